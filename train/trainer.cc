@@ -16,6 +16,7 @@
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
+#include "lathe/train/trained_parameters.h"
 #include "lathe/train/trainer_options.h"
 
 namespace lathe {
@@ -52,11 +53,10 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
       inputs_(CheckedInputs(std::move(inputs), arguments_)),
       callbacks_(std::move(callbacks)),
       out_(inputs_.out),
-      model_(ModelWithLoss(inputs_, arguments_, accelerator.device())),
+      model_(PreparedModel(inputs_, arguments_, accelerator.device())),
       loader_(inputs_.train, LoaderOptionsOf(arguments_, inputs_,
                                              ReadBatchProcesses(accelerator.num_processes()))),
-      optimizer_(DecayGroups(model_.Parameters(), arguments_.weight_decay),
-                 AdamWOptionsOf(arguments_)),
+      optimizer_(TrainedGroups(model_, arguments_), AdamWOptionsOf(arguments_)),
       metric_name_(BestModelMetric(arguments_)),
       greater_is_better_(GreaterIsBetter(arguments_)),
       reads_each_step_(accelerator.device().is_cpu() || accelerator.use_distributed()) {

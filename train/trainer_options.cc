@@ -10,6 +10,7 @@
 #include "lathe/train/loss_options.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/support/schedule_kwargs.h"
+#include "lathe/train/trained_parameters.h"
 
 namespace lathe {
 namespace {
@@ -73,11 +74,12 @@ TrainerInputs CheckedInputs(TrainerInputs inputs, const TrainingArguments& argum
   return inputs;
 }
 
-SequenceClassifier& ModelWithLoss(const TrainerInputs& inputs, const TrainingArguments& arguments,
+SequenceClassifier& PreparedModel(const TrainerInputs& inputs, const TrainingArguments& arguments,
                                   Device device) {
   SequenceClassifier& model = *inputs.model;
   model.set_loss_options(LossOptionsOf(arguments, model.config().label_names(), inputs.train->kind,
                                        inputs.train.get(), device));
+  FreezeParameters(model, arguments);
   return model;
 }
 

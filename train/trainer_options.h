@@ -18,8 +18,9 @@ TrainingArguments CompletedArguments(TrainingArguments arguments);
 // Returns the inputs. Throws if one that the arguments need is missing, or has no labels.
 TrainerInputs CheckedInputs(TrainerInputs inputs, const TrainingArguments& arguments);
 
-// Returns the inputs' model. Sets its loss options to those that the arguments ask for.
-SequenceClassifier& ModelWithLoss(const TrainerInputs& inputs, const TrainingArguments& arguments,
+// Returns the inputs' model. Sets its loss options to those that the arguments ask for, and freezes
+// the parameters that they name.
+SequenceClassifier& PreparedModel(const TrainerInputs& inputs, const TrainingArguments& arguments,
                                   Device device);
 
 // Throws unless the accelerator does what the arguments say.

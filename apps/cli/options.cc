@@ -242,6 +242,24 @@ void AddLossFlags(FlagTable& flags, FinetuneArguments& o) {
       .Max(100);
 }
 
+void AddTrainedFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags.Group("What is trained");
+  flags
+      .Add("freeze_layers", &o.freeze_layers,
+           "parameters that stay as they are: N (the embeddings and the first N layers), "
+           "embeddings, encoder, or a regular expression for their names")
+      .ValueName("WHICH");
+  flags
+      .Add("head_learning_rate", &o.head_learning_rate,
+           "peak learning rate of the head, which is all but the encoder; 0: --learning_rate")
+      .Min(0);
+  flags
+      .Add("layerwise_lr_decay", &o.layerwise_lr_decay,
+           "factor by which each layer's learning rate is lower than that of the layer above")
+      .Min(0)
+      .Max(1);
+}
+
 void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Logging and evaluation while training");
   flags.Add("logging_steps", &o.logging_steps, "log every X steps; below 1: a share of all steps")
@@ -439,6 +457,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   AddTrainingFlags(flags, o, inputs);
   AddTrainingFlags(flags, o);
   AddLossFlags(flags, o);
+  AddTrainedFlags(flags, o);
   AddLoggingFlags(flags, o);
   AddEarlyStoppingFlags(flags, o);
   AddCheckpointFlags(flags, o);

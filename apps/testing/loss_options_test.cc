@@ -188,5 +188,33 @@ TEST_F(LossOptionsCliTest, WrongOptions) {
          "label_smoothing_factor needs one class for each row, but the labels are scores");
 }
 
+TEST_F(LossOptionsCliTest, FrozenLayersStayAsTheyAre) {
+  const Args frozen = {"--freeze_layers",      "1",    "--layerwise_lr_decay", "0.8",
+                       "--head_learning_rate", "2e-2", "--weight_decay",       "0.1"};
+  const auto with = [&](const std::string& out, Args more) {
+    more.insert(more.end(), frozen.begin(), frozen.end());
+    return LossesWith(out, more);
+  };
+  const auto one = with("one", {});
+  EXPECT_NE(one, LossesWith("plain", {}));
+  EXPECT_EQ(Logged("one", "learning_rate")[0], 1e-2);
+  // A run that is cut and goes on gives the same losses.
+  with("out", {"--max_steps", "3", "--save_strategy", "steps", "--save_steps", "3",
+               "--lr_scheduler_type", "constant"});
+  const Args going_on = {"--output_dir", Path("out"), "--resume_from_checkpoint",
+                         "--lr_scheduler_type", "constant"};
+  const auto resumed = with("out", going_on);
+  const auto whole = with("whole", {"--lr_scheduler_type", "constant"});
+  ASSERT_EQ(resumed.size(), 6u);
+  EXPECT_EQ(resumed, whole);
+}
+
+TEST_F(LossOptionsCliTest, WrongPartsOfTheModel) {
+  ExpectError(Train({"--freeze_layers", "3"}), "freeze_layers is 3 but the model has 2 layers", 2);
+  ExpectError(Train({"--freeze_layers", "nothing"}), "freezes no parameter", 2);
+  ExpectError(Train({"--freeze_layers", "["}), "is no regular expression", 2);
+  ExpectError(Train({"--layerwise_lr_decay", "0"}), "layerwise_lr_decay must be above 0", 2);
+}
+
 }  // namespace
 }  // namespace lathe

@@ -66,6 +66,9 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
   add("adam_beta2", a.adam_beta2);
   add("adam_epsilon", a.adam_epsilon);
   add("max_grad_norm", a.max_grad_norm);
+  if (!a.freeze_layers.empty()) settings.emplace_back("freeze_layers", a.freeze_layers);
+  if (a.head_learning_rate != 0) add("head_learning_rate", a.head_learning_rate);
+  if (a.layerwise_lr_decay != 1) add("layerwise_lr_decay", a.layerwise_lr_decay);
   settings.emplace_back("lr_scheduler_type", a.lr_scheduler_type);
   settings.emplace_back("lr_scheduler_kwargs", a.lr_scheduler_kwargs);
   add("warmup_steps", a.warmup_steps);

@@ -61,6 +61,13 @@ const char* WishForEvaluations(const TrainingArguments& o) {
   return o.early_stopping_patience ? "early_stopping_patience" : nullptr;
 }
 
+void CheckRates(const TrainingArguments& o) {
+  Require(o.head_learning_rate >= 0 && std::isfinite(o.head_learning_rate),
+          "head_learning_rate must be at least 0");
+  Require(o.layerwise_lr_decay > 0 && o.layerwise_lr_decay <= 1,
+          "layerwise_lr_decay must be above 0 and at most 1");
+}
+
 void CheckLoss(const TrainingArguments& o) {
   Require(o.label_smoothing_factor >= 0 && o.label_smoothing_factor <= 1,
           "label_smoothing_factor must be from 0 to 1");
@@ -111,6 +118,7 @@ void CompleteTrainingArguments(TrainingArguments& o) {
   Require(o.eval_delay >= 0, "eval_delay must be at least 0");
 
   CheckLoss(o);
+  CheckRates(o);
   CheckSaving(o);
   CheckEarlyStopping(o);
   if (const char* wish = WishForEvaluations(o); o.do_train && wish != nullptr) {

@@ -87,6 +87,15 @@ struct TrainingArguments {
   double label_smoothing_factor = 0;  // as Trainer's
   double focal_gamma = 0;             // 0: no focal factor
 
+  // What is trained, and how fast.
+  //
+  // Empty: everything. A number N freezes the embeddings and the first N layers; "embeddings" and
+  // "encoder" freeze these; anything else is a regular expression that is sought in the names of
+  // parameters.
+  std::string freeze_layers;
+  double head_learning_rate = 0;  // of the parameters that are not the encoder's; 0: learning_rate
+  double layerwise_lr_decay = 1;  // each layer's rate is that of the layer above times this
+
   // Logging and evaluation. Numbers of steps below 1 are a share of all steps.
   double logging_steps = 500;
   bool logging_first_step = false;

@@ -1,0 +1,28 @@
+// What a training changes, and at which rates.
+#pragma once
+
+#include <vector>
+
+#include "lathe/models/sequence_classifier.h"
+#include "lathe/optim/optimizer.h"
+#include "lathe/train/support/training_arguments.h"
+
+namespace lathe {
+
+// Freezes the parameters that arguments.freeze_layers names: they require no gradient from now on.
+// Throws if it names none, or all, or more layers than the model has.
+void FreezeParameters(const SequenceClassifier& model, const TrainingArguments& arguments);
+
+// Returns the optimizer's groups. A parameter at depth d of a model with L layers (see
+// models/parameter_places.h) has the rate
+//
+//   learning_rate * layerwise_lr_decay^(L + 1 - d)
+//
+// as in BEiT (Bao et al. 2021); parameters of the head have head_learning_rate if that is set. Each
+// rate has a group with weight_decay, and one of biases and norms without. Groups at learning_rate
+// come first. With freeze_layers, frozen parameters are in no group: the optimizer keeps no state
+// of them.
+std::vector<ParameterGroup> TrainedGroups(const SequenceClassifier& model,
+                                          const TrainingArguments& arguments);
+
+}  // namespace lathe

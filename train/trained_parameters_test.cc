@@ -1,0 +1,195 @@
+#include "lathe/train/trained_parameters.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "lathe/core/base/file.h"
+#include "lathe/distributed/testing/testing.h"
+#include "lathe/models/parameter_places.h"
+#include "lathe/train/trainer_testing.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+using Values = std::map<std::string, std::vector<float>>;
+
+const Json& Golden() {
+  static const Json golden = Json::parse(ReadFile("train/testdata/trained_parameters_golden.json"));
+  return golden;
+}
+
+std::shared_ptr<TokenizedDataset> Samples() {
+  auto data = std::make_shared<TokenizedDataset>();
+  data->has_labels = true;
+  data->num_labels = 4;
+  for (const Json& ids : Golden().at("ids")) {
+    for (const int32_t id : ids) data->input_ids.push_back(id);
+    data->offsets.push_back(std::ssize(data->input_ids));
+  }
+  data->token_type_ids.resize(data->input_ids.size());
+  data->classes = Golden().at("labels").get<std::vector<int64_t>>();
+  return data;
+}
+
+std::shared_ptr<SequenceClassifier> Bert() {
+  return AutoModelForSequenceClassification::FromPretrained("tests/golden/models/bert-classes");
+}
+
+Values ValuesOf(const Module& model) {
+  Values values;
+  for (const Parameter& p : model.Parameters()) values[p.name] = p.tensor.ToVector<float>();
+  return values;
+}
+
+TrainingArguments ArgumentsOf(const Json& of) {
+  TrainingArguments arguments;
+  arguments.device = "cpu";
+  arguments.per_device_train_batch_size = Golden().at("batch_size");
+  arguments.max_steps = 20;
+  arguments.learning_rate = Golden().at("learning_rate");
+  arguments.weight_decay = Golden().at("weight_decay");
+  arguments.logging_steps = 1;
+  arguments.shuffle_train = false;
+  arguments.freeze_layers = of.at("freeze_layers");
+  arguments.layerwise_lr_decay = of.at("layerwise_lr_decay");
+  arguments.head_learning_rate = of.at("head_learning_rate");
+  return arguments;
+}
+
+// Trains the model and returns the loss of each step.
+std::vector<double> Train(const TrainingArguments& arguments,
+                          const std::shared_ptr<SequenceClassifier>& model,
+                          const ProcessEnvironment* env = nullptr) {
+  AcceleratorOptions options = AcceleratorOptionsOf(arguments);
+  if (env != nullptr) options.environment = *env;
+  Accelerator accelerator(options);
+  Trainer trainer(arguments, accelerator, {.model = model, .train = Samples()});
+  trainer.Train();
+  std::vector<double> losses;
+  for (const Json& entry : trainer.state().log_history)
+    if (entry.contains("loss")) losses.push_back(entry.at("loss"));
+  return losses;
+}
+
+// tests/golden/make_trained_parameters.py writes PyTorch's losses, and how far each parameter went.
+TEST(TrainedParametersTest, TwentyStepsAreThoseOfPyTorch) {
+  ASSERT_EQ(Golden().at("cases").size(), 9u);
+  for (const Json& of : Golden().at("cases")) {
+    SCOPED_TRACE(of.dump().substr(0, 100));
+    const bool frozen_layer = of.at("freeze_layers") == "1";
+    for (const bool checkpointing : frozen_layer ? std::vector{false, true} : std::vector{false}) {
+      const auto model = Bert();
+      const Values before = ValuesOf(*model);
+      TrainingArguments arguments = ArgumentsOf(of);
+      arguments.gradient_checkpointing = checkpointing;
+      const std::vector<double> losses = Train(arguments, model);
+      ASSERT_EQ(losses.size(), 20u);
+      for (size_t i = 0; i < 20; ++i)
+        EXPECT_NEAR(losses[i], of.at("losses").at(i).get<double>(), 1e-4) << i;
+      for (const auto& [name, values] : ValuesOf(*model)) {
+        const double expected = of.at("changes").at(name);
+        double sum = 0;
+        for (size_t i = 0; i < values.size(); ++i)
+          sum += std::pow(static_cast<double>(values[i]) - before.at(name)[i], 2);
+        if (expected == 0) {
+          EXPECT_EQ(sum, 0) << name;
+        }
+        // A key's bias has no gradient but rounding errors, which AdamW divides by their size.
+        if (name.ends_with("key.bias")) continue;
+        EXPECT_NEAR(std::sqrt(sum), expected, 1e-3) << name;
+      }
+    }
+  }
+}
+
+TEST(TrainedParametersTest, RanksGiveTheLossesOfOne) {
+  const Json& of = Golden().at("cases").back();
+  for (const int ranks : {2, 4}) {
+    const std::vector<RankResult> results = RunRanks(ranks, [&](const ProcessEnvironment& env) {
+      TrainingArguments arguments = ArgumentsOf(of);
+      arguments.per_device_train_batch_size /= ranks;
+      std::ostringstream text;
+      text.precision(17);
+      for (const double loss : Train(arguments, Bert(), &env)) text << loss << ' ';
+      return text.str();
+    });
+    ExpectAllWell(results);
+    std::istringstream in(results[0].said);
+    for (size_t i = 0; i < 20; ++i) {
+      double loss = 0;
+      in >> loss;
+      EXPECT_NEAR(loss, of.at("losses").at(i).get<double>(), 1e-4) << i;
+    }
+  }
+}
+
+TEST(TrainedParametersTest, KnowsWhereParametersLie) {
+  const auto model = Bert();
+  const ParameterPlaces all = PlacesOfParameters(*model);
+  EXPECT_EQ(all.num_layers, 2);
+  const std::vector<Parameter> parameters = model->Parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    const int64_t expected = name.starts_with("bert.embeddings.")        ? 0
+                             : name.starts_with("bert.encoder.layer.0.") ? 1
+                             : name.starts_with("bert.encoder.layer.1.") ? 2
+                                                                         : 3;
+    EXPECT_EQ(all.places[i].depth, expected) << name;
+    EXPECT_EQ(all.places[i].in_head, name.starts_with("classifier.")) << name;
+  }
+}
+
+TEST(TrainedParametersTest, TheOptimizerHasNoStateOfFrozenParameters) {
+  const auto model = Bert();
+  TrainingArguments arguments = TinyArguments();
+  arguments.freeze_layers = "encoder";
+  FreezeParameters(*model, arguments);
+  size_t parameters = 0;
+  for (const ParameterGroup& group : TrainedGroups(*model, arguments))
+    parameters += group.parameters.size();
+  EXPECT_EQ(parameters, 2u);  // the classifier's weight and bias
+}
+
+TEST(TrainedParametersTest, WithoutOptionsTheGroupsAreTrainers) {
+  const auto model = Bert();
+  TrainingArguments arguments = TinyArguments();
+  arguments.weight_decay = 0.1;
+  const auto groups = TrainedGroups(*model, arguments);
+  const auto expected = DecayGroups(model->Parameters(), 0.1);
+  ASSERT_EQ(groups.size(), expected.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    EXPECT_EQ(groups[g].parameters.size(), expected[g].parameters.size());
+    EXPECT_EQ(groups[g].weight_decay, expected[g].weight_decay);
+    EXPECT_EQ(groups[g].lr, expected[g].lr);
+  }
+}
+
+TEST(TrainedParametersTest, FreezesThatMakeNoSense) {
+  const auto error_of = [](const std::string& wish) -> std::string {
+    TrainingArguments arguments = TinyArguments();
+    arguments.freeze_layers = wish;
+    try {
+      FreezeParameters(*Bert(), arguments);
+      return "";
+    } catch (const Error& e) {
+      return e.message();
+    }
+  };
+  EXPECT_EQ(error_of("2"), "");
+  EXPECT_EQ(error_of("3"),
+            "freeze_layers is 3 but the model has 2 layers with parameters of their own");
+  EXPECT_EQ(error_of("99999999999999999999"),
+            "freeze_layers is 99999999999999999999 but the model has 2 layers with parameters of "
+            "their own");
+  EXPECT_EQ(error_of("layer.7"), "freeze_layers \"layer.7\" freezes no parameter");
+  EXPECT_EQ(error_of("."), "freeze_layers \".\" freezes all parameters");
+  EXPECT_TRUE(error_of("(").starts_with("freeze_layers: \"(\" is no regular expression"));
+}
+
+}  // namespace
+}  // namespace lathe
