@@ -1,0 +1,15 @@
+#include "lathe/distributed/trackers/tracker_values.h"
+
+#include <chrono>
+
+namespace lathe {
+
+double SecondsSince1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string Utf8Text(const std::string& text) {
+  return nlohmann::json::parse(DumpJson(nlohmann::json(text))).get<std::string>();
+}
+
+}  // namespace lathe
