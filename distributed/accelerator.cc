@@ -35,6 +35,17 @@ std::string PrecisionOrDefault(std::string precision) {
   return precision;
 }
 
+void CheckTrackers(AcceleratorOptions& options) {
+  options.log_with = TrackerNames(options.log_with, "[accelerator] log_with");
+  if (!options.log_with.empty() && options.project.logging_dir.empty() &&
+      options.project.project_dir.empty()) {
+    throw InvalidArgument("[accelerator] log_with needs a folder to write to",
+                          "set logging_dir or project_dir of AcceleratorOptions::project");
+  }
+  for (const auto& tracker : options.trackers)
+    Check(tracker != nullptr, "accelerator", "a tracker is null");
+}
+
 constexpr char kSameHint[] =
     "run the same program with the same options, data and model on all ranks";
 
@@ -57,6 +68,7 @@ Accelerator::Accelerator(AcceleratorOptions options)
   set_gradient_accumulation_steps(options_.gradient_accumulation_steps);
   const std::string precision = options_.mixed_precision =
       PrecisionOrDefault(options_.mixed_precision);
+  CheckTrackers(options_);
   const std::string wish = options_.device.empty() ? ReadDevice() : options_.device;
   if (options_.timeout.count() == 0) options_.timeout = ReadTimeout();
   const Job& job = JoinJobOnce(options_.environment, options_.timeout);

@@ -22,6 +22,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -35,6 +36,7 @@
 #include "lathe/distributed/project_configuration.h"
 #include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/rendezvous/environment.h"
+#include "lathe/distributed/trackers/tracker.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
 #include "lathe/optim/graphs/graph_recorder.h"
@@ -96,6 +98,11 @@ struct AcceleratorOptions {
   // other work is deterministic anyway, as is everything on the CPU.
   bool deterministic = false;
   ProjectConfiguration project = {};
+  // Where Log writes: "tensorboard", "jsonl" or "all" (distributed/trackers/). They need
+  // project.logging_dir or project.project_dir.
+  std::vector<std::string> log_with = {};
+  // Trackers of the program's own, besides those.
+  std::vector<std::shared_ptr<Tracker>> trackers = {};
 };
 
 class Accelerator {
@@ -318,8 +325,20 @@ class Accelerator {
   M& UnwrapModel(M& model) const {
     return model;
   }
-  // Waits for all ranks.
-  void EndTraining() { WaitForEveryone(); }
+  // Starts the trackers of the options, with the object `config` as the training's
+  // hyperparameters. Those of Lathe write into the folder `project` of the logging folder. Like
+  // Log, it does something on the main process only, and any rank may leave it out.
+  //   accelerator.InitTrackers("sst2", {{"learning_rate", 3e-5}});
+  //   accelerator.Log({{"loss", loss}}, step);
+  // A folder that can't be written to, or an error in a tracker, does not end the training. One
+  // line on standard error tells of it. Throws if trackers run already, or for a `config` that is
+  // no object.
+  void InitTrackers(const std::string& project, const nlohmann::json& config = {});
+  // Gives an object of numbers and texts to the trackers, with the step that they belong to, if
+  // any. Does nothing before InitTrackers and after EndTraining. Throws for anything but an object.
+  void Log(const nlohmann::json& values, std::optional<int64_t> step = std::nullopt);
+  // Ends the trackers and waits for all ranks.
+  void EndTraining();
 
   const std::string& mixed_precision() const { return options_.mixed_precision; }
   int64_t gradient_accumulation_steps() const { return options_.gradient_accumulation_steps; }

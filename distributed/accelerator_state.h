@@ -17,6 +17,7 @@
 #include "lathe/distributed/loop_phase.h"
 #include "lathe/distributed/loss_history.h"
 #include "lathe/distributed/reduce/shared_copies.h"
+#include "lathe/distributed/trackers/tracker_list.h"
 
 namespace lathe {
 
@@ -41,6 +42,7 @@ struct Accelerator::State {
   std::vector<Scheduler*> schedulers;
   std::vector<CheckpointedObject> registered;
   std::vector<StateHook> save_hooks, load_hooks;
+  TrackerList trackers;  // those that run; none but on the main process
   // The arenas of prepared optimizers, then those of the remaining parameters.
   std::vector<std::shared_ptr<ParameterArena>> arenas;
   // Says how the update of each arena is sharded. Null or missing at the end: it is not.

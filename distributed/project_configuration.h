@@ -18,6 +18,8 @@ struct ProjectConfiguration {
   // With automatic names: how many states stay. The oldest is deleted once a new one is whole.
   std::optional<int64_t> total_limit = {};
   int64_t iteration = 0;  // the number of the next automatic name
+  // Where trackers write, in a folder with the name that InitTrackers gets; empty: project_dir.
+  std::string logging_dir = "";
 };
 
 // An object of the program's own whose state is saved, too.
