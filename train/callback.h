@@ -14,7 +14,8 @@
 //
 // With several ranks, each rank has the same callbacks. All events come to all ranks but three:
 // OnSave, OnCheckpoint, and the OnWarning of a snapshot or a checkpoint that failed, come only to
-// the rank that writes the files.
+// the rank that writes the files. The OnWarning of a callback's own warning comes only to the rank
+// whose control has it.
 // A callback that prints or writes files should do so only if state.is_world_process_zero. The
 // control is that of the whole job: what one rank asks for, all of them do, after the same step.
 #pragma once
@@ -22,6 +23,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "lathe/train/support/training_arguments.h"
 #include "lathe/train/trainer_state.h"
@@ -43,6 +45,10 @@ struct TrainerControl {
   // Saves a checkpoint or, with save_strategy "no", the model in the output folder. It has no
   // effect without an output folder.
   bool should_save = false;
+
+  // What people should know of, one line each, beginning with "warning: ". Right after the event
+  // the Trainer passes them to OnWarning of this process's callbacks, and forgets them.
+  std::vector<std::string> warnings = {};
 };
 
 // An exception that an event throws ends the training, as an error of the Trainer's own does.
@@ -50,8 +56,8 @@ class Callback {
  public:
   virtual ~Callback() = default;
 
-  // Returns false if this callback never changes the control. If no callback changes it, several
-  // ranks need one small collective less at each step.
+  // Returns false if this callback never changes the control, warnings aside. If no callback
+  // changes it, several ranks need one small collective less at each step.
   virtual bool SetsControl() const { return true; }
 
   virtual void OnTrainBegin(const TrainingArguments&, const TrainerState&, TrainerControl&) {}

@@ -113,7 +113,10 @@ class Trainer {
     for (const auto& callback : callbacks_) {
       (callback.get()->*event)(arguments_, state_, control_, values...);
     }
+    if (!control_.warnings.empty()) PassOnWarnings();
   }
+  // Passes the warnings in the control to all callbacks.
+  void PassOnWarnings();
   void AfterStep();
   void AfterEpoch();
   // Makes the control the same on all ranks.

@@ -96,6 +96,12 @@ void Trainer::WarnOfSmallScale(double scale) {
                     scale));
 }
 
+void Trainer::PassOnWarnings() {
+  for (const std::string& text : std::exchange(control_.warnings, {})) {
+    for (const auto& callback : callbacks_) callback->OnWarning(arguments_, state_, control_, text);
+  }
+}
+
 void Trainer::Log(nlohmann::json entry) {
   state_.Log(std::move(entry));
   Call(&Callback::OnLog, state_.log_history.back());

@@ -169,6 +169,24 @@ TEST(TrainerTest, CallbacksSeeTheControlOfThoseBefore) {
   }
 }
 
+// Each callback gets each warning once, right after the event. That of the end comes, too.
+TEST(TrainerTest, WarningsOfACallbackReachAllCallbacks) {
+  const auto first = std::make_shared<Recorder>([](auto& e, auto& state, auto& control) {
+    if ((e == "step_end" && state.global_step == 3) || e == "train_end")
+      control.warnings.push_back("warning: " + e);
+  });
+  const auto second = std::make_shared<Recorder>();
+  TrainWith(TinyArguments(), {first, second});
+  for (const auto& recorder : {first, second}) {
+    const Events& events = recorder->events();
+    const auto at = std::ranges::find(events, "warning: step_end 3");
+    ASSERT_NE(at, events.end());
+    EXPECT_EQ(*(at - 1), "step_end 3");
+    EXPECT_EQ(events.back(), "warning: train_end 8");
+    EXPECT_EQ(Count(events, "warning: step_end"), 1);
+  }
+}
+
 TEST(TrainerTest, TheProgressCallbackPrints) {
   TrainingArguments arguments = TinyArguments();
   arguments.logging_steps = 8;

@@ -91,9 +91,12 @@ TEST_F(ProgressCallbackTest, PrintsOnTheMainProcessOnly) {
   }
 }
 
-TEST_F(ProgressCallbackTest, PrintsNothingAfterTheTraining) {
+TEST_F(ProgressCallbackTest, PrintsNothingButWarningsAfterTheTraining) {
   callback_.OnTrainBegin(arguments_, state_, control_);
   callback_.OnTrainEnd(arguments_, state_, control_);
+  EXPECT_EQ(Printed([&] { callback_.OnWarning(arguments_, state_, control_, "warning: late"); }),
+            "warning: late\n");
+  state_.is_world_process_zero = false;
   EXPECT_EQ(Printed([&] { callback_.OnWarning(arguments_, state_, control_, "warning: late"); }),
             "");
 }

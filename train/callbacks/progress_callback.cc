@@ -1,5 +1,6 @@
 #include "lathe/train/callbacks/progress_callback.h"
 
+#include <iostream>
 #include <string>
 
 namespace lathe {
@@ -64,9 +65,13 @@ void ProgressCallback::OnCheckpoint(const TrainingArguments&, const TrainerState
   if (train_) train_->Print("saved " + checkpoint);
 }
 
-void ProgressCallback::OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
-                                 const std::string& text) {
-  if (train_) train_->Print(text);
+void ProgressCallback::OnWarning(const TrainingArguments&, const TrainerState& state,
+                                 TrainerControl&, const std::string& text) {
+  if (train_) {
+    train_->Print(text);
+  } else if (state.is_world_process_zero) {
+    std::cout << text << std::endl;  // such as that of a callback's OnTrainEnd
+  }
 }
 
 void ProgressCallback::OnTrainEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {
