@@ -112,7 +112,7 @@ void AddDropInFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inputs
   flags.Add("do_regression", &o.do_regression,
             "whether labels are scores (default: the training file decides)");
   flags.Add("metric_name", &o.metric_name, "a metric that evaluations must have; they have all");
-  flags.Add("run_name", &o.run_name, "name of the training; nothing uses it yet");
+  flags.Add("run_name", &o.run_name, "name of the training; no tracker uses it");
   flags.Add("use_cpu", &inputs.use_cpu, "short for --device cpu");
   flags
       .Add("train_sampling_strategy", &inputs.train_sampling_strategy,

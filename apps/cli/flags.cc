@@ -127,6 +127,12 @@ Values ValuesInFile(const Flag& flag, const OptionInFile& option) {
   return {text_of(value)};
 }
 
+nlohmann::json JsonOf(const auto& value) { return value; }
+template <typename T>
+nlohmann::json JsonOf(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
 }  // namespace
 
 Flag& FlagTable::AddFlag(std::string name, std::string value_name, std::string help,
@@ -145,6 +151,7 @@ Flag& FlagTable::Add(std::string name, bool* target, std::string help) {
   Flag& flag = AddFlag(std::move(name), "", std::move(help), *target ? "true" : "");
   flag.kind = Flag::Kind::kBool;
   flag.set = [target](const Flag& f, const Values& v) { *target = ParseBool(f, v[0]); };
+  flag.present = [target] { return JsonOf(*target); };
   return flag;
 }
 
@@ -152,6 +159,7 @@ Flag& FlagTable::Add(std::string name, std::optional<bool>* target, std::string 
   Flag& flag = AddFlag(std::move(name), "", std::move(help), "");
   flag.kind = Flag::Kind::kBool;
   flag.set = [target](const Flag& f, const Values& v) { *target = ParseBool(f, v[0]); };
+  flag.present = [target] { return JsonOf(*target); };
   return flag;
 }
 
@@ -162,6 +170,7 @@ Flag& FlagTable::Add(std::string name, int64_t* target, std::string help) {
     *target = !f.word.empty() && v[0] == f.word ? f.word_value
                                                 : ParseNumber<int64_t>(f, v[0], wanted.c_str());
   };
+  flag.present = [target] { return JsonOf(*target); };
   return flag;
 }
 
@@ -170,6 +179,7 @@ Flag& FlagTable::Add(std::string name, std::optional<int64_t>* target, std::stri
   flag.set = [target](const Flag& f, const Values& v) {
     *target = ParseNumber<int64_t>(f, v[0], "a whole number");
   };
+  flag.present = [target] { return JsonOf(*target); };
   return flag;
 }
 
@@ -178,6 +188,7 @@ Flag& FlagTable::Add(std::string name, double* target, std::string help) {
   flag.set = [target](const Flag& f, const Values& v) {
     *target = ParseNumber<double>(f, v[0], "a number");
   };
+  flag.present = [target] { return JsonOf(*target); };
   return flag;
 }
 
@@ -194,6 +205,7 @@ Flag& FlagTable::Add(std::string name, std::string* target, std::string help) {
     }
     *target = v[0];
   };
+  flag.present = [target] { return JsonOf(*target); };
   return flag;
 }
 
@@ -215,6 +227,7 @@ Flag& FlagTable::Add(std::string name, Values* target, std::string help) {
       }
     }
   };
+  flag.present = [target] { return JsonOf(*target); };
   return flag;
 }
 
@@ -365,6 +378,14 @@ std::vector<std::string> FlagTable::Names() const {
     if (flag.is_listed) names.push_back(flag.name);
   }
   return names;
+}
+
+nlohmann::json FlagTable::PresentValues() const {
+  nlohmann::json values = nlohmann::json::object();
+  for (const Flag& flag : flags_) {
+    if (!flag.command_line_only && flag.present) values[flag.name] = flag.present();
+  }
+  return values;
 }
 
 std::string FlagTable::Help() const {

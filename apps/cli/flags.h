@@ -18,6 +18,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,6 +49,7 @@ class FlagTable {
     std::string word;           // that stands for word_value, a whole number
     int64_t word_value = 0;
     std::function<void(const Flag&, const std::vector<std::string>&)> set;
+    std::function<nlohmann::json()> present;  // returns the present value; null: none
 
     Flag& Min(double value) { return min = value, *this; }
     Flag& Max(double value) { return max = value, *this; }
@@ -99,7 +101,9 @@ class FlagTable {
   bool given(const std::string& name) const;
   // The names and values of the options that were given, as they were written.
   std::vector<std::pair<std::string, std::string>> GivenValues() const;
-  std::vector<std::string> Names() const;
+  std::vector<std::string> Names() const;  // of all options
+  // The present values of all options that are not for the command line only, by their names.
+  nlohmann::json PresentValues() const;
   std::string Help() const;
 
  private:

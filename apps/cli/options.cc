@@ -306,6 +306,17 @@ void AddEarlyStoppingFlags(FlagTable& flags, FinetuneArguments& o) {
       .Min(0);
 }
 
+void AddTrackerFlags(FlagTable& flags, FinetuneArguments& o) {
+  flags.Group("Trackers");
+  flags.Add("report_to", &o.report_to,
+            "where to report numbers while training: tensorboard (event files), jsonl (a JSON "
+            "object a line), all or none (default: none)");
+  flags
+      .Add("logging_dir", &o.logging_dir,
+           "folder that the trackers write to (default: runs/TIME_HOST in --output_dir)")
+      .ValueName("DIR");
+}
+
 void AddCheckpointFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Checkpoints (Ctrl-C and SIGTERM save one, too)");
   flags
@@ -455,11 +466,11 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   AddRowFlags(flags, o);
   AddTaskFlags(flags, o);
   AddTrainingFlags(flags, o, inputs);
-  AddTrainingFlags(flags, o);
   AddLossFlags(flags, o);
   AddTrainedFlags(flags, o);
   AddLoggingFlags(flags, o);
   AddEarlyStoppingFlags(flags, o);
+  AddTrackerFlags(flags, o);
   AddCheckpointFlags(flags, o);
   AddGeneralFlags(flags, o, help, json_config);
   AddDropInFlags(flags, o, inputs);
@@ -497,10 +508,12 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   const std::vector<std::string> own = {"output_dir",   "num_threads",   "overwrite_output_dir",
                                         "disable_tqdm", "json_config",   "resume_from_checkpoint",
                                         "run_name",     "dataset_cache", "overwrite_cache",
-                                        "token",        "cache_dir"};
+                                        "token",        "cache_dir",     "logging_dir"};
   const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
                                           "train_file",         "test_file",   "validation_file",
                                           "class_weights"};
+  parsed.values = flags.PresentValues();
+  parsed.values.erase("token");
   for (const auto& [name, value] : flags.GivenValues()) {
     if (in(own, name)) continue;
     if (in(files, name)) {

@@ -5,6 +5,7 @@
 //   Finetune(parsed.options);
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,7 +22,9 @@ struct ParsedOptions {
   std::vector<std::pair<std::string, std::string>> shared;
   // The given files and folders, as absolute paths. They must agree on the ranks of one machine.
   std::vector<std::pair<std::string, std::string>> files;
-  std::vector<std::string> names;   // of all options
+  std::vector<std::string> names;  // of all options
+  // The values of all options by their names, given or not, but for the Hub's token.
+  nlohmann::json values;
   std::optional<std::string> help;  // if --help was given: the text to print instead of running
 };
 

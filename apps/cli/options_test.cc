@@ -266,6 +266,40 @@ TEST(OptionsTest, Checkpoints) {
   EXPECT_EQ(ErrorOf({"--save_steps", "0"}), "save_steps must be above 0|");
 }
 
+TEST(OptionsTest, Trackers) {
+  const Args all = {"tensorboard", "jsonl"};
+  EXPECT_EQ(Parse({}).report_to, Args{});
+  EXPECT_EQ(Parse({"--report_to", "none"}).report_to, Args{});
+  EXPECT_EQ(Parse({"--report_to", "all"}).report_to, all);
+  EXPECT_EQ(Parse({"--report_to", "tensorboard,jsonl"}).report_to, all);
+  EXPECT_EQ(Parse({"--report_to", "tensorboard", "jsonl"}).report_to, all);
+  EXPECT_EQ(ErrorOf({"--report_to", "tensorbord"}),
+            "report_to must be tensorboard, jsonl, all or none but is \"tensorbord\"|did you mean "
+            "tensorboard?");
+  // Machines may have their folders in different places.
+  const ParsedOptions parsed =
+      ParseOptions({"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
+                    "--output_dir", "o", "--logging_dir", "l", "--report_to", "jsonl"});
+  EXPECT_EQ(parsed.options.logging_dir, "l");
+  for (const auto& [name, value] : parsed.shared) EXPECT_NE(name, "--logging_dir");
+}
+
+TEST(OptionsTest, ValuesAreThoseOfAllOptions) {
+  const nlohmann::json values =
+      ParseOptions({"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
+                    "--output_dir", "o", "--seed", "7", "--bf16", "--token", "secret",
+                    "--text_columns", "a,b"})
+          .values;
+  EXPECT_EQ(values.at("seed"), 7);
+  EXPECT_EQ(values.at("learning_rate"), 5e-5);
+  EXPECT_EQ(values.at("bf16"), true);
+  EXPECT_EQ(values.at("text_columns"), (Args{"a", "b"}));
+  EXPECT_EQ(values.at("train_file"), "t.csv");
+  EXPECT_TRUE(values.at("num_labels").is_null());
+  for (const char* name : {"token", "help", "json_config"})
+    EXPECT_FALSE(values.contains(name)) << name;
+}
+
 TEST(OptionsTest, HelpIsGroupedAndShowsDefaults) {
   const std::string help = *ParseOptions({"--help"}).help;
   for (const char* part :

@@ -103,8 +103,6 @@ constexpr TransformersOption kOptions[] = {
     {"trackio_space_id", kValue, "*", kTrackioOnly, ""},
     {"trackio_bucket_id", kValue, "*", kTrackioOnly, ""},
     {"trackio_static_space_id", kValue, "*", kTrackioOnly, ""},
-    {"report_to", kList, "none", "there is no tracker", "leave it out"},
-    {"logging_dir", kValue, "", "there is no tracker", "leave it out"},
     {"ray_scope", kValue, "*", "it is about searches for hyperparameters", ""},
     // Evaluation.
     {"prediction_loss_only", kSwitch, "false", "an evaluation has all metrics", "leave it out"},

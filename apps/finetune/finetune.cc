@@ -23,6 +23,7 @@
 #include "lathe/apps/cli/restart_with_short_spin.h"
 #include "lathe/apps/finetune/check_ranks_agree.h"
 #include "lathe/apps/finetune/report_options.h"
+#include "lathe/apps/finetune/reports.h"
 #include "lathe/apps/finetune/resume_command.h"
 #include "lathe/apps/finetune/summary.h"
 #include "lathe/apps/results/results_table.h"
@@ -164,6 +165,8 @@ class FinetuneRun {
   // Ends a run whose evaluation after all steps was interrupted. Returns the exit code. The trained
   // model is saved already.
   int EndInterruptedEvaluation();
+  // Gives the results of the evaluation after all steps to trackers.
+  void ReportEvaluation(const nlohmann::json& metrics);
   // Throws if a number in the evaluation is not finite. A trained model first goes back to its last
   // good state; a model that was only read is refused.
   void CheckFinite(const Evaluation& evaluation, const std::string& data);
@@ -176,7 +179,8 @@ class FinetuneRun {
   Task task_;
   std::shared_ptr<EarlyStoppingCallback> early_stopping_;  // null without a patience
   std::shared_ptr<ReportCallback> report_;                 // null before the training
-  std::optional<Trainer> trainer_;                         // if there is something to train
+  std::shared_ptr<TrackerCallback> tracker_;
+  std::optional<Trainer> trainer_;  // if there is something to train
   nlohmann::json results_ = nlohmann::json::object();
 };
 
@@ -219,6 +223,7 @@ std::vector<std::shared_ptr<Callback>> FinetuneRun::MakeCallbacks() {
     report_ = std::make_shared<ReportCallback>(ReportOptions(options_, task_, out_->path()));
     callbacks.push_back(report_);
   }
+  callbacks.push_back(tracker_);
   return callbacks;
 }
 
@@ -290,6 +295,13 @@ void FinetuneRun::CheckFinite(const Evaluation& evaluation, const std::string& d
       "the model's weights are damaged; train it again, at a lower learning rate");
 }
 
+void FinetuneRun::ReportEvaluation(const nlohmann::json& metrics) {
+  if (!accelerator_.is_main_process()) return;
+  const int64_t step = trainer_ ? trainer_->state().global_step : 0;
+  for (const std::string& warning : tracker_->LogEvaluation(options_, step, metrics))
+    printer_.out() << warning << std::endl;
+}
+
 std::optional<int> FinetuneRun::EvaluateModel() {
   accelerator_.SetPhase("evaluating");
   const Evaluation evaluation = EvaluateAtEnd(task_.validation, "eval");
@@ -300,6 +312,7 @@ std::optional<int> FinetuneRun::EvaluateModel() {
   if (out_) out_->WriteJson("eval_results.json", metrics);
   results_.update(metrics);
   if (report_) report_->AddResults(metrics);
+  ReportEvaluation(metrics);
   PrintMetrics(printer_.out(), "eval", metrics);
   if (out_ && task_.labels.kind() != LabelKind::kRegression) ReportClasses(evaluation);
   return std::nullopt;
@@ -351,6 +364,7 @@ int FinetuneRun::Run() {
   Load();
   CheckRanksAgree(parsed_, task_, accelerator_);
   accelerator_.Prepare(*task_.model);
+  tracker_ = std::make_shared<TrackerCallback>(TrackedHyperparameters(parsed_, task_));
   if (options_.do_train) MakeTrainer();
   if (!options_.do_train) {  // the Trainer does this for a model that it trains
     task_.model->set_loss_options(LossOptionsOf(options_, task_.label_names, task_.labels.kind(),

@@ -6,6 +6,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/train/support/class_weights.h"
+#include "lathe/distributed/trackers/tracker_list.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
@@ -120,6 +121,7 @@ void CompleteTrainingArguments(TrainingArguments& o) {
   CheckLoss(o);
   CheckRates(o);
   CheckSaving(o);
+  o.report_to = TrackerNames(o.report_to, "report_to");
   CheckEarlyStopping(o);
   if (const char* wish = WishForEvaluations(o); o.do_train && wish != nullptr) {
     if (o.eval_strategy == "no") {

@@ -135,6 +135,10 @@ struct TrainingArguments {
   bool resume_anyway = false;             // with other data, another batch size and so on
   bool ignore_data_skip = false;          // has no effect: data are skipped at no cost
 
+  // Trackers (distributed/trackers/): "tensorboard", "jsonl", "all" or "none".
+  std::vector<std::string> report_to;
+  std::string logging_dir;  // empty: runs/<time>_<host> in output_dir
+
   // Machine.
   int64_t num_threads = 0;  // 0: all cores
   double ddp_timeout = 0;   // seconds that a rank may be late; 0: as the environment says

@@ -1,0 +1,17 @@
+// The arguments that decide on a training's result, as people compare them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "lathe/train/support/training_arguments.h"
+
+namespace lathe {
+
+// Returns the hyperparameters that Transformers' Trainer lists on a model card, under the same
+// names and in the same order, as numbers and texts: learning_rate, train_batch_size and so on.
+// With several processes, num_devices and the sizes of whole batches are among them. `on_gpu` says
+// what the processes are.
+nlohmann::ordered_json TrainerHyperparameters(const TrainingArguments& arguments,
+                                              int num_processes = 1, bool on_gpu = false);
+
+}  // namespace lathe
