@@ -165,7 +165,7 @@ class FinetuneRun {
   // Ends a run whose evaluation after all steps was interrupted. Returns the exit code. The trained
   // model is saved already.
   int EndInterruptedEvaluation();
-  // Gives the results of the evaluation after all steps to trackers.
+  // Gives the results of the evaluation after all steps to trackers and to the model card.
   void ReportEvaluation(const nlohmann::json& metrics);
   // Throws if a number in the evaluation is not finite. A trained model first goes back to its last
   // good state; a model that was only read is refused.
@@ -180,7 +180,8 @@ class FinetuneRun {
   std::shared_ptr<EarlyStoppingCallback> early_stopping_;  // null without a patience
   std::shared_ptr<ReportCallback> report_;                 // null before the training
   std::shared_ptr<TrackerCallback> tracker_;
-  std::optional<Trainer> trainer_;  // if there is something to train
+  std::shared_ptr<ModelCardCallback> card_;                // if there is something to train
+  std::optional<Trainer> trainer_;                         // if there is something to train
   nlohmann::json results_ = nlohmann::json::object();
 };
 
@@ -224,6 +225,8 @@ std::vector<std::shared_ptr<Callback>> FinetuneRun::MakeCallbacks() {
     callbacks.push_back(report_);
   }
   callbacks.push_back(tracker_);
+  card_ = std::make_shared<ModelCardCallback>(CardFactsOf(options_, accelerator_));
+  callbacks.push_back(card_);
   return callbacks;
 }
 
@@ -298,8 +301,12 @@ void FinetuneRun::CheckFinite(const Evaluation& evaluation, const std::string& d
 void FinetuneRun::ReportEvaluation(const nlohmann::json& metrics) {
   if (!accelerator_.is_main_process()) return;
   const int64_t step = trainer_ ? trainer_->state().global_step : 0;
-  for (const std::string& warning : tracker_->LogEvaluation(options_, step, metrics))
-    printer_.out() << warning << std::endl;
+  std::vector<std::string> warnings = tracker_->LogEvaluation(options_, step, metrics);
+  if (card_ != nullptr) {
+    for (std::string& warning : card_->Write(options_, trainer_->state(), metrics))
+      warnings.push_back(std::move(warning));
+  }
+  for (const std::string& warning : warnings) printer_.out() << warning << std::endl;
 }
 
 std::optional<int> FinetuneRun::EvaluateModel() {

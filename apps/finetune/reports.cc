@@ -1,6 +1,34 @@
 #include "lathe/apps/finetune/reports.h"
 
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "lathe/train/support/hyperparameters.h"
+
 namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string FileName(const fs::path& path) { return path.lexically_normal().filename().string(); }
+
+}  // namespace
+
+ModelCardFacts CardFactsOf(const FinetuneArguments& options, const Accelerator& accelerator) {
+  ModelCardFacts facts;
+  facts.base_model = options.model_name_or_path;
+  // A folder goes before a name on the Hub. Its path is nobody's business but its owner's.
+  std::error_code code;
+  facts.base_is_local = fs::exists(facts.base_model, code);
+  if (facts.base_is_local)
+    facts.base_model = FileName(fs::weakly_canonical(facts.base_model, code));
+  facts.training_data = FileName(options.train_file);
+  facts.evaluation_data = FileName(options.validation_file);
+  facts.hyperparameters =
+      TrainerHyperparameters(options, accelerator.num_processes(), !accelerator.device().is_cpu());
+  return facts;
+}
 
 nlohmann::json TrackedHyperparameters(const ParsedOptions& parsed, const Task& task) {
   nlohmann::json values = parsed.values;

@@ -208,6 +208,10 @@ TEST_F(CheckpointsTest, AFolderThatFailsToSyncCostsNoOtherCheckpoint) {
       ++errors;
       continue;
     }
+    if (result.out.find("warning: no model card was written: ") != std::string::npos) {
+      EXPECT_EQ(Acknowledged(result.out).size(), 3u) << call << result.out;
+      continue;
+    }
     for (const int step : {3, 6, 9}) {
       const std::string warning = "warning: no checkpoint was saved after step " +
                                   std::to_string(step) + ": " + Path("out") +

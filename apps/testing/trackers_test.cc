@@ -1,4 +1,4 @@
-// Tests what `finetune` reports to trackers.
+// Tests what `finetune` reports to trackers and on model cards.
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -250,6 +250,7 @@ TEST_F(TrackersTest, TheFolderIsInTheOutputByDefault) {
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].at("step"), 0);
   EXPECT_EQ(lines[0].at("eval/loss"), ReadJson("again/eval_results.json").at("eval_loss"));
+  EXPECT_FALSE(Exists("again/README.md"));
 }
 
 TEST_F(TrackersTest, OneLineTellsOfAFolderThatCannotBeWritten) {
@@ -298,6 +299,7 @@ TEST_F(TrackersTest, OnlyTheMainProcessWrites) {
                                                    "jsonl", "--logging_dir", Path("logs")}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(JsonLines("logs/metrics.jsonl").size(), 6u);
+  EXPECT_NE(Read("out/README.md").find("- num_devices: 2\n"), std::string::npos);
 }
 
 TEST_F(TrackersTest, UnknownTrackersEndTheRun) {
@@ -305,6 +307,41 @@ TEST_F(TrackersTest, UnknownTrackersEndTheRun) {
               2);
   ExpectError(Train({"--report_to", "none,jsonl"}), "report_to has none beside other names", 2);
   EXPECT_FALSE(Exists("out"));
+}
+
+TEST_F(TrackersTest, ACardStandsBesideTheModelUntilItIsEdited) {
+  ASSERT_EQ(Train({"--max_steps", "4", "--eval_strategy", "steps", "--eval_steps", "2", "--do_eval",
+                   "--save_strategy", "steps", "--save_steps", "2"})
+                .exit_code,
+            0);
+  const std::string card = Read("out/README.md");
+  EXPECT_FALSE(Exists("out/checkpoint-2/README.md"));
+  std::ostringstream loss;
+  loss.precision(4);
+  loss << std::fixed << ReadJson("out/eval_results.json").at("eval_loss").get<double>();
+  for (const std::string part :
+       {"---\nlibrary_name: transformers\n", "\n- name: out\n  results:\n", "      name: dev.csv\n",
+        "\n# out\n\nThis model was trained from fresh weights on `train.csv`.\n",
+        "\n- learning_rate: 0.01\n", "\n- training_steps: 4\n", "| Validation Loss |",
+        "\n- Lathe "})
+    EXPECT_NE(card.find(part), std::string::npos) << part << " in " << card;
+  EXPECT_NE(card.find("evaluation set:\n- Loss: " + loss.str()), std::string::npos) << card;
+  EXPECT_EQ(card.find(Path("")), std::string::npos);  // a path is its owner's business
+
+  const std::vector<std::string> again = {"--max_steps", "2", "--do_eval",
+                                          "--overwrite_output_dir"};
+  RunResult run = Train(again);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out.find("README.md"), std::string::npos);
+  EXPECT_NE(Read("out/README.md").find("\n- training_steps: 2\n"), std::string::npos);
+  Write("out/README.md", Read("out/README.md") + "My own words.\n");
+  const std::string edited = Read("out/README.md");
+  run = Train(again);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(Read("out/README.md"), edited);
+  EXPECT_EQ(Occurrences(run.out, "README.md was edited or is not Lathe's, so it stays as it is"),
+            1u)
+      << run.out;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/train/support/interrupt.h"
+#include "lathe/train/support/model_card.h"
 
 namespace lathe {
 namespace {
@@ -190,7 +191,8 @@ void OutputDir::Replace(const std::function<void(const std::string&)>& write) {
   for (const std::string& name : NamesIn(path_)) {
     const bool replaced = std::find(arriving.begin(), arriving.end(), name) != arriving.end();
     if (!fs::is_directory(File(name))) {
-      if (replaced || IsModelFile(name)) leaving.push_back(name);
+      const bool is_card = name == kModelCard && HasUneditedCard(File(name));
+      if (replaced || is_card || IsModelFile(name)) leaving.push_back(name);
     } else if (replaced) {
       CheckNoFolder(File(name));
     }

@@ -32,10 +32,10 @@ class OutputDir {
 
   // Replaces the model in the folder. `write` fills an empty folder with synced files, which then
   // replace files of the same name. They also replace those of an earlier model: its tokenizer,
-  // weights and results, by their usual names. Other files stay. If anything fails (a full disk,
-  // say), everything here stays as it was.
-  // After a crash the folder holds the old model, the new one, or none that loads: config.json
-  // leaves first and arrives last. Files that are not in place then lie in `.partial.PID/old` and
+  // weights and results, by their usual names, and its card unless it was edited. Other files stay.
+  // If anything fails (a full disk, say), everything here stays as it was. After a crash the folder
+  // holds the old model, the new one, or none that loads: config.json leaves first and arrives
+  // last. Files that are not in place then lie in `.partial.PID/old` and
   // `.partial.PID/new`.
   void Replace(const std::function<void(const std::string& dir)>& write);
 
