@@ -11,6 +11,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/data/datasets/data_loader.h"
 #include "lathe/data/metrics/probabilities.h"
+#include "lathe/models/config/decision_rule_config.h"
 #include "lathe/train/support/interrupt.h"
 
 namespace lathe {
@@ -85,6 +86,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
                     std::shared_ptr<const TokenizedDataset> dataset,
                     const EvaluateOptions& options) {
   const auto start = std::chrono::steady_clock::now();
+  const DecisionRule rule = ReadDecisionRule(model.config());
   model.Eval();
   NoGradGuard no_grad;
   DataLoader loader(dataset,
@@ -130,6 +132,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   Evaluation result =
       Assemble(accelerator, *dataset, logits, indices, loss_sum, weight, batches == loader.size());
   result.batches = batches;
+  result.rule = rule;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
@@ -151,7 +154,8 @@ Predictions PredictionsOf(const Evaluation& evaluation, const TokenizedDataset& 
           .num_labels = dataset.num_labels,
           .logits = evaluation.logits,
           .classes = dataset.classes,
-          .scores = dataset.AllScores()};
+          .scores = dataset.AllScores(),
+          .rule = evaluation.rule};
 }
 
 nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset) {
@@ -186,7 +190,15 @@ std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels
   const int64_t columns = labels.num_labels();
   const bool regression = labels.kind() == LabelKind::kRegression;
   std::optional<Probabilities> probabilities;
-  if (!regression) probabilities.emplace(labels.kind(), columns, evaluation.logits);
+  std::vector<std::string> predicted;
+  if (!regression) {
+    probabilities.emplace(labels.kind(), columns, evaluation.logits, evaluation.rule.temperature);
+    predicted = PredictedNames({.kind = labels.kind(),
+                                .num_labels = columns,
+                                .logits = evaluation.logits,
+                                .rule = evaluation.rule},
+                               labels);
+  }
   std::string table = "index\tprediction";
   for (const std::string& name : label_names) table += "\tlogit_" + TableCell(name);
   if (!regression) {
@@ -197,8 +209,7 @@ std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels
   for (int64_t i = 0; i < rows; ++i) {
     const float* row = evaluation.logits.data() + i * columns;
     table += std::to_string(i) + '\t' +
-             (regression ? ShortestText(row[0])
-                         : TableCell(PredictedNames(evaluation.logits, i, labels)));
+             (regression ? ShortestText(row[0]) : TableCell(predicted[static_cast<size_t>(i)]));
     for (int64_t c = 0; c < columns; ++c) table += '\t' + ShortestText(row[c]);
     for (int64_t c = 0; c < columns && !regression; ++c)
       table += '\t' + ProbabilityText(probabilities->Of(i, c));
@@ -207,17 +218,24 @@ std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels
   return table;
 }
 
-std::string PredictedNames(std::span<const float> logits, int64_t sample, const LabelSet& labels) {
-  const auto width = static_cast<size_t>(labels.num_labels());
-  const auto row = logits.subspan(static_cast<size_t>(sample) * width, width);
-  if (labels.kind() == LabelKind::kMultiLabel) return NamesAbove(row, 0, labels);
-  return labels.names()[static_cast<size_t>(ArgMax(row, labels.num_labels())[0])];
+std::vector<std::string> PredictedNames(const Predictions& predictions, const LabelSet& labels) {
+  std::vector<std::string> names;
+  if (predictions.kind == LabelKind::kMultiLabel) {
+    const std::vector<uint8_t> flags = PredictedLabels(predictions);
+    const auto width = static_cast<size_t>(predictions.num_labels);
+    for (size_t begin = 0; begin < flags.size(); begin += width)
+      names.push_back(NamesOf(std::span(flags).subspan(begin, width), labels));
+    return names;
+  }
+  for (const int64_t c : ArgMax(predictions.logits, predictions.num_labels))
+    names.push_back(labels.names()[static_cast<size_t>(c)]);
+  return names;
 }
 
-std::string NamesAbove(std::span<const float> values, float threshold, const LabelSet& labels) {
+std::string NamesOf(std::span<const uint8_t> flags, const LabelSet& labels) {
   std::string out;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i] > threshold) out += (out.empty() ? "" : ",") + labels.names()[i];
+  for (size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i] != 0) out += (out.empty() ? "" : ",") + labels.names()[i];
   }
   return out;
 }

@@ -23,7 +23,8 @@ struct Evaluation {
   double loss = 0;
   double seconds = 0;
   int64_t batches = 0;
-  bool complete = true;  // false if a signal ended it: then there are no logits
+  bool complete = true;    // false if a signal ended it: then there are no logits
+  DecisionRule rule = {};  // of the model: how its logits become predictions
 };
 
 struct EvaluateOptions {
@@ -60,11 +61,11 @@ std::vector<std::string> MetricNames(LabelKind kind, int64_t num_labels);
 std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,
                             const std::vector<std::string>& label_names);
 
-// Returns the name of what a sample's logits predict: its class, or all of its labels with commas
-// between them. `logits` are those of all samples. For classifiers.
-std::string PredictedNames(std::span<const float> logits, int64_t sample, const LabelSet& labels);
-// Returns the names of the labels whose value is above the threshold, with commas between them.
-std::string NamesAbove(std::span<const float> values, float threshold, const LabelSet& labels);
+// Returns the name of what each sample's logits predict: its class, or all of its labels with
+// commas between them. The labels of the predictions count for nothing. For classifiers.
+std::vector<std::string> PredictedNames(const Predictions& predictions, const LabelSet& labels);
+// Returns the names of the labels whose flag is set, with commas between them.
+std::string NamesOf(std::span<const uint8_t> flags, const LabelSet& labels);
 
 // Returns the text without tabs and line breaks, which would break a table.
 std::string TableCell(std::string text);

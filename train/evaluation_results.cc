@@ -48,9 +48,10 @@ std::map<int64_t, FileRow> ReadRows(const TextSourceFile& file, std::vector<int6
 std::string RightNames(const Predictions& p, const LabelSet& labels, int64_t sample) {
   if (p.kind == LabelKind::kSingleLabel)
     return labels.names()[static_cast<size_t>(p.classes[static_cast<size_t>(sample)])];
-  return NamesAbove(std::span(p.scores).subspan(static_cast<size_t>(sample * p.num_labels),
-                                                static_cast<size_t>(p.num_labels)),
-                    0.5f, labels);
+  std::vector<uint8_t> flags;
+  for (int64_t c = 0; c < p.num_labels; ++c)
+    flags.push_back(p.scores[static_cast<size_t>(sample * p.num_labels + c)] > 0.5f);
+  return NamesOf(flags, labels);
 }
 
 }  // namespace
@@ -77,6 +78,7 @@ std::string ErrorTable(const Evaluation& evaluation, const TokenizedDataset& dat
   std::vector<int64_t> samples;
   for (const ConfidentError& error : errors) samples.push_back(error.sample);
   const std::map<int64_t, FileRow> rows = ReadRows(file, samples);
+  const std::vector<std::string> predicted = PredictedNames(predictions, labels);
   std::string table = "line\tlabel\tprediction\tprobability\t" + TableCell(file.columns.first);
   if (!file.columns.second.empty()) table += '\t' + TableCell(file.columns.second);
   table += '\n';
@@ -84,7 +86,7 @@ std::string ErrorTable(const Evaluation& evaluation, const TokenizedDataset& dat
     const FileRow& row = rows.at(error.sample);
     table += std::to_string(row.line) + '\t' +
              TableCell(RightNames(predictions, labels, error.sample)) + '\t' +
-             TableCell(PredictedNames(predictions.logits, error.sample, labels)) + '\t' +
+             TableCell(predicted[static_cast<size_t>(error.sample)]) + '\t' +
              ProbabilityText(error.probability);
     for (const std::string& text : row.texts) table += '\t' + TableCell(text);
     table += '\n';

@@ -13,6 +13,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/train/checkpoint/resume_settings.h"
+#include "lathe/train/decision.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
@@ -81,6 +82,7 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
   state_.is_world_process_zero = accelerator_.is_main_process();
   scheduler_ = MakeScheduler(arguments_, optimizer_, state_.max_steps);
   model_.SetGradientCheckpointing(arguments_.gradient_checkpointing);
+  SetDecision(arguments_, /*keep=*/false, model_.config());
   accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
   CheckCallbacks();
   if (!arguments_.resume_from_checkpoint.empty() || ReadRestarts() > 0) Resume();

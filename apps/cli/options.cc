@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "lathe/apps/cli/decision_flags.h"
 #include "lathe/apps/cli/drop_in_flags.h"
 #include "lathe/apps/cli/hub_flags.h"
 #include "lathe/apps/cli/options_file.h"
@@ -414,6 +415,7 @@ void Validate(FinetuneArguments& o) {
   }
   CompleteTrainingArguments(o);
   ValidateLoss(o);
+  ValidateDecision(o);
   Require(!o.do_train || o.eval_strategy == "no" || has_validation,
           "--eval_strategy needs --validation_file", kFileHint);
 }
@@ -471,6 +473,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   AddLoggingFlags(flags, o);
   AddEarlyStoppingFlags(flags, o);
   AddTrackerFlags(flags, o);
+  AddDecisionFlags(flags, o);
   AddCheckpointFlags(flags, o);
   AddGeneralFlags(flags, o, help, json_config);
   AddDropInFlags(flags, o, inputs);

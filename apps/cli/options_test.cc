@@ -95,6 +95,30 @@ TEST(OptionsTest, DefaultsAreTrainers) {
   EXPECT_TRUE(o.shuffle_train);
 }
 
+TEST(OptionsTest, ThresholdsAndCalibration) {
+  EXPECT_EQ(Parse({}).thresholds, "");
+  EXPECT_EQ(Parse({}).calibrate, "no");
+  const Args fits = {"--do_eval", "--validation_file", "v.csv"};
+  const auto with = [&](Args more) {
+    more.insert(more.end(), fits.begin(), fits.end());
+    return more;
+  };
+  EXPECT_EQ(Parse(with({"--thresholds", "tune", "--calibrate", "temperature"})).thresholds, "tune");
+  EXPECT_EQ(Parse({"--thresholds", "0.25"}).thresholds, "0.25");
+  EXPECT_EQ(Parse({"--thresholds", "a=0.5,b=c=0.1"}).thresholds, "a=0.5,b=c=0.1");
+  const auto expect = [](const Args& args, const std::string& part) {
+    const std::string error = ErrorOf(args);
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  };
+  expect({"--thresholds", "tune"}, "need --do_eval");
+  expect({"--calibrate", "temperature"}, "need --do_eval");
+  expect({"--thresholds", "1.5"}, "thresholds must be numbers from 0 to 1");
+  expect({"--thresholds", "high"}, "thresholds must be numbers from 0 to 1");
+  expect({"--thresholds", "a=0.5,b"}, "thresholds has no \"=\" in \"b\"");
+  expect({"--thresholds", "a=nan"}, "thresholds must be numbers from 0 to 1");
+  expect({"--calibrate", "platt"}, "--calibrate");
+}
+
 TEST(OptionsTest, RanksMayKeepTheirDataInDifferentPlaces) {
   EXPECT_EQ(Parse({}).dataset_cache, "auto");
   EXPECT_FALSE(Parse({}).overwrite_cache);

@@ -22,6 +22,7 @@
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/restart_with_short_spin.h"
 #include "lathe/apps/finetune/check_ranks_agree.h"
+#include "lathe/apps/finetune/decisions.h"
 #include "lathe/apps/finetune/report_options.h"
 #include "lathe/apps/finetune/reports.h"
 #include "lathe/apps/finetune/resume_command.h"
@@ -40,9 +41,9 @@
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/evaluation_results.h"
+#include "lathe/train/loss_options.h"
 #include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/read_table.h"
-#include "lathe/train/loss_options.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/progress.h"
@@ -180,8 +181,8 @@ class FinetuneRun {
   std::shared_ptr<EarlyStoppingCallback> early_stopping_;  // null without a patience
   std::shared_ptr<ReportCallback> report_;                 // null before the training
   std::shared_ptr<TrackerCallback> tracker_;
-  std::shared_ptr<ModelCardCallback> card_;                // if there is something to train
-  std::optional<Trainer> trainer_;                         // if there is something to train
+  std::shared_ptr<ModelCardCallback> card_;  // if there is something to train
+  std::optional<Trainer> trainer_;           // if there is something to train
   nlohmann::json results_ = nlohmann::json::object();
 };
 
@@ -311,9 +312,10 @@ void FinetuneRun::ReportEvaluation(const nlohmann::json& metrics) {
 
 std::optional<int> FinetuneRun::EvaluateModel() {
   accelerator_.SetPhase("evaluating");
-  const Evaluation evaluation = EvaluateAtEnd(task_.validation, "eval");
+  Evaluation evaluation = EvaluateAtEnd(task_.validation, "eval");
   if (!evaluation.complete) return EndInterruptedEvaluation();
   CheckFinite(evaluation, "evaluation");
+  FitDecisionTo(evaluation, options_, task_, out_ ? &*out_ : nullptr, printer_.out());
   nlohmann::json metrics = EvalMetrics(evaluation, *task_.validation.dataset);
   if (trainer_) metrics["epoch"] = trainer_->state().epoch;
   if (out_) out_->WriteJson("eval_results.json", metrics);
@@ -372,6 +374,7 @@ int FinetuneRun::Run() {
   CheckRanksAgree(parsed_, task_, accelerator_);
   accelerator_.Prepare(*task_.model);
   tracker_ = std::make_shared<TrackerCallback>(TrackedHyperparameters(parsed_, task_));
+  SetDecisionOfModel(options_, *task_.model, out_ ? &*out_ : nullptr);
   if (options_.do_train) MakeTrainer();
   if (!options_.do_train) {  // the Trainer does this for a model that it trains
     task_.model->set_loss_options(LossOptionsOf(options_, task_.label_names, task_.labels.kind(),

@@ -12,6 +12,7 @@
 #include "lathe/core/gemm.h"
 #include "lathe/data/metrics/metrics.h"
 #include "lathe/data/metrics/probabilities.h"
+#include "lathe/models/config/decision_rule_config.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/models/config/vocabulary_size.h"
 #include "lathe/models/weights/load_weights.h"
@@ -54,6 +55,7 @@ Predictor::Predictor(PredictorOptions options)
       names_(model_->config().label_names()),
       vocab_size_(model_->config().GetInt("vocab_size", tokenizer_->vocab_size())),
       kind_(OutputKind(model_->config().problem_type(), model_->config().num_labels())),
+      rule_(ReadDecisionRule(model_->config())),
       max_length_(model_->max_length()) {
   CheckVocabularySize(*tokenizer_, model_->config());
   CheckMaxSeqLength(*tokenizer_, options_.pairs, options_.max_seq_length);
@@ -118,13 +120,18 @@ Prediction Predictor::PredictionOf(std::span<const float> logits, const std::str
   }
   if (kind_ == LabelKind::kRegression) return {.labels = {0}, .scores = {logits[0]}};
   const auto width = static_cast<int64_t>(logits.size());
-  Prediction prediction{.labels = {}, .scores = Probabilities(kind_, width, logits).OfSample(0)};
+  Prediction prediction{
+      .labels = {}, .scores = Probabilities(kind_, width, logits, rule_.temperature).OfSample(0)};
   if (kind_ == LabelKind::kSingleLabel) {
     prediction.labels = {static_cast<size_t>(ArgMax(logits, width)[0])};
     return prediction;
   }
-  for (size_t c = 0; c < logits.size(); ++c) {
-    if (logits[c] > 0) prediction.labels.push_back(c);  // a probability above one half
+  const std::vector<uint8_t> predicted = PredictedLabels({.kind = kind_,
+                                                          .num_labels = width,
+                                                          .logits = {logits.begin(), logits.end()},
+                                                          .rule = rule_});
+  for (size_t c = 0; c < predicted.size(); ++c) {
+    if (predicted[c] != 0) prediction.labels.push_back(c);
   }
   return prediction;
 }

@@ -16,6 +16,7 @@
 
 #include "lathe/apps/lathe/text_source.h"
 #include "lathe/data/datasets/label_set.h"
+#include "lathe/data/metrics/decision_rule.h"
 #include "lathe/models/pretrained.h"
 
 namespace lathe {
@@ -71,6 +72,7 @@ class Predictor {
   std::vector<std::string> names_;
   int64_t vocab_size_;
   LabelKind kind_;
+  DecisionRule rule_;
   int64_t max_length_;
   std::vector<std::vector<int32_t>> input_ids_, token_type_ids_;
   std::vector<std::string> where_;  // where each text came from

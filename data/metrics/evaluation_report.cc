@@ -51,7 +51,7 @@ void AddRankings(EvaluationReport& report) {
 }
 
 EvaluationReport ReportOfClasses(const Predictions& p) {
-  const Probabilities probabilities(p.kind, p.num_labels, p.logits);
+  const Probabilities probabilities(p.kind, p.num_labels, p.logits, p.rule.temperature);
   const std::vector<int64_t> predicted = ArgMax(p.logits, p.num_labels);
   EvaluationReport report{.kind = p.kind, .num_samples = std::ssize(p.classes)};
   AddScores(report, CountClasses(predicted, p.classes, p.num_labels));
@@ -74,11 +74,11 @@ EvaluationReport ReportOfClasses(const Predictions& p) {
 }
 
 EvaluationReport ReportOfLabels(const Predictions& p) {
-  const Probabilities probabilities(p.kind, p.num_labels, p.logits);
+  const Probabilities probabilities(p.kind, p.num_labels, p.logits, p.rule.temperature);
   const int64_t n = probabilities.num_samples();
   EvaluationReport report{.kind = p.kind, .num_samples = n};
-  std::vector<uint8_t> predicted, right;
-  for (const float logit : p.logits) predicted.push_back(logit > 0);
+  const std::vector<uint8_t> predicted = PredictedLabels(p);
+  std::vector<uint8_t> right;
   for (const float score : p.scores) right.push_back(score > 0.5f);
   AddScores(report, CountLabels(predicted, right, p.num_labels));
   double loss_of_all = 0;
@@ -171,8 +171,11 @@ void AddConfusion(const EvaluationReport& report, const std::vector<std::string>
 EvaluationReport MakeEvaluationReport(const Predictions& predictions) {
   Check(predictions.kind != LabelKind::kRegression, "report", "a regression has no classes");
   CheckPredictions(predictions);
-  return predictions.kind == LabelKind::kMultiLabel ? ReportOfLabels(predictions)
-                                                    : ReportOfClasses(predictions);
+  EvaluationReport report = predictions.kind == LabelKind::kMultiLabel
+                                ? ReportOfLabels(predictions)
+                                : ReportOfClasses(predictions);
+  report.rule = predictions.rule;
+  return report;
 }
 
 Json ReportJson(const EvaluationReport& report, const std::vector<std::string>& names) {
@@ -189,8 +192,12 @@ Json ReportJson(const EvaluationReport& report, const std::vector<std::string>& 
                {"macro", ScoresJson(report.macro)},
                {"weighted", ScoresJson(report.weighted)},
                {"classes", Json::array()}};
-  for (size_t c = 0; c < names.size(); ++c)
+  for (size_t c = 0; c < names.size(); ++c) {
     json["classes"].push_back(LabelJson(report.labels[c], names[c], report));
+    if (!report.rule.thresholds.empty())
+      json["classes"].back()["threshold"] = report.rule.thresholds[c];
+  }
+  if (report.rule.temperature != 1) json["temperature"] = report.rule.temperature;
   if (report.kind == LabelKind::kSingleLabel) AddConfusion(report, names, json);
   return json;
 }

@@ -47,13 +47,15 @@ struct EvaluationReport {
   // Of the predicted class; several labels: of all answers, yes or no, together.
   Calibration calibration = {};
   std::vector<ConfusionCell> confusion = {};  // of single labels
+  DecisionRule rule = {};                     // by which all of this was computed
 };
 
 // Throws for regressions, and as ComputeMetrics does for values that don't fit each other.
 EvaluationReport MakeEvaluationReport(const Predictions& predictions);
 
 // Returns the report as JSON. `names` are those of the labels. Up to 100 classes have their
-// confusion matrix in full, rows by the right class; more have a list of its cells above 0.
+// confusion matrix in full, rows by the right class; more have a list of its cells above 0. The
+// rule's temperature and thresholds are named if they are not 1 and one half.
 nlohmann::json ReportJson(const EvaluationReport& report, const std::vector<std::string>& names);
 
 }  // namespace lathe

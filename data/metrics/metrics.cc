@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "lathe/core/base/error.h"
+#include "lathe/data/metrics/probabilities.h"
 
 namespace lathe {
 namespace {
@@ -95,13 +96,9 @@ MetricValues RegressionMetrics(const Predictions& p, std::string_view task) {
 }
 
 MetricValues MultiLabelMetrics(const Predictions& p) {
-  auto positive = [](const std::vector<float>& values, float threshold) {
-    std::vector<uint8_t> out;
-    for (float value : values) out.push_back(value > threshold);
-    return out;
-  };
-  const std::vector<uint8_t> predicted = positive(p.logits, 0.0f);
-  const std::vector<uint8_t> labels = positive(p.scores, 0.5f);
+  const std::vector<uint8_t> predicted = PredictedLabels(p);
+  std::vector<uint8_t> labels;
+  for (const float score : p.scores) labels.push_back(score > 0.5f);
   return {{"accuracy", SubsetAccuracy(predicted, labels, p.num_labels)},
           {"f1", F1Micro(predicted, labels)}};
 }
@@ -206,6 +203,23 @@ std::vector<int64_t> ArgMax(std::span<const float> logits, int64_t num_labels) {
     classes.push_back(std::max_element(row, row + num_labels) - row);
   }
   return classes;
+}
+
+std::vector<uint8_t> PredictedLabels(const Predictions& p) {
+  std::vector<uint8_t> predicted;
+  predicted.reserve(p.logits.size());
+  if (p.rule.thresholds.empty()) {
+    for (const float logit : p.logits) predicted.push_back(logit > 0);
+    return predicted;
+  }
+  Check(std::ssize(p.rule.thresholds) == p.num_labels, "metrics", "expected ", p.num_labels,
+        " thresholds but got ", p.rule.thresholds.size());
+  const Probabilities probabilities(p.kind, p.num_labels, p.logits, p.rule.temperature);
+  for (int64_t i = 0; i < probabilities.num_samples(); ++i) {
+    for (int64_t c = 0; c < p.num_labels; ++c)
+      predicted.push_back(probabilities.Of(i, c) > p.rule.thresholds[static_cast<size_t>(c)]);
+  }
+  return predicted;
 }
 
 MetricValues ComputeMetrics(const Predictions& predictions, std::string_view task) {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "lathe/data/datasets/label_set.h"
+#include "lathe/data/metrics/decision_rule.h"
 
 namespace lathe {
 
@@ -63,7 +64,12 @@ struct Predictions {
   std::vector<float> logits{};     // [n, num_labels]; regression: [n] scores
   std::vector<int64_t> classes{};  // [n] single-label, each in [0, num_labels)
   std::vector<float> scores{};     // [n] regression, [n, num_labels] 0/1 multi-label
+  DecisionRule rule{};
 };
+
+// Returns which of several labels at once are predicted: [n, num_labels] of 0 and 1. Without
+// thresholds these are the positive logits.
+std::vector<uint8_t> PredictedLabels(const Predictions& predictions);
 
 using MetricValues = std::map<std::string, double>;
 
@@ -77,8 +83,8 @@ using MetricValues = std::map<std::string, double>;
 //   multi-label   accuracy (of whole rows), f1 (micro)
 // A single-label f1 is binary for two classes, else macro. The predicted class is that of the
 // largest logit (the first of equal ones). For multi-label, every label with a positive logit (a
-// probability above one half) is predicted. Throws if a logit is not finite: a diverged model has
-// no accuracy.
+// probability above one half) is predicted, unless the rule has thresholds. Throws if a logit is
+// not finite: a diverged model has no accuracy.
 MetricValues ComputeMetrics(const Predictions& predictions, std::string_view task = "");
 
 // Returns the argmax of each row of `logits` [n, num_labels]; the first of equal ones.

@@ -13,8 +13,13 @@ double SoftPlus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::
 
 }  // namespace
 
-Probabilities::Probabilities(LabelKind kind, int64_t num_labels, std::span<const float> logits)
-    : kind_(kind), num_labels_(num_labels), num_samples_(0), logits_(logits) {
+Probabilities::Probabilities(LabelKind kind, int64_t num_labels, std::span<const float> logits,
+                             double temperature)
+    : kind_(kind),
+      num_labels_(num_labels),
+      num_samples_(0),
+      logits_(logits),
+      temperature_(temperature) {
   Check(kind != LabelKind::kRegression, "probabilities", "a regression has none");
   Check(num_labels > 0 && logits.size() % static_cast<size_t>(num_labels) == 0, "probabilities",
         logits.size(), " logits do not make whole rows of ", num_labels);
@@ -22,9 +27,9 @@ Probabilities::Probabilities(LabelKind kind, int64_t num_labels, std::span<const
   if (kind != LabelKind::kSingleLabel) return;
   for (int64_t i = 0; i < num_samples_; ++i) {
     const auto row = logits.subspan(static_cast<size_t>(i * num_labels), num_labels);
-    const double largest = *std::max_element(row.begin(), row.end());
+    const double largest = *std::max_element(row.begin(), row.end()) / temperature;
     double sum = 0;
-    for (const float logit : row) sum += std::exp(logit - largest);
+    for (const float logit : row) sum += std::exp(logit / temperature - largest);
     largest_.push_back(largest);
     sums_.push_back(sum);
   }

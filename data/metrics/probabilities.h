@@ -19,9 +19,10 @@ namespace lathe {
 // rows of logits give equal probabilities, and so do rows that differ by a constant.
 class Probabilities {
  public:
-  // `logits` are [n, num_labels] and must outlive this object. Throws for regressions, whose
-  // outputs are no probabilities, and for rows that are not whole.
-  Probabilities(LabelKind kind, int64_t num_labels, std::span<const float> logits);
+  // `logits` are [n, num_labels] and must outlive this object; they are divided by the temperature.
+  // Throws for regressions, whose outputs are no probabilities, and for rows that are not whole.
+  Probabilities(LabelKind kind, int64_t num_labels, std::span<const float> logits,
+                double temperature = 1);
 
   int64_t num_samples() const { return num_samples_; }
   double Of(int64_t sample, int64_t label) const;
@@ -35,12 +36,13 @@ class Probabilities {
 
  private:
   double Logit(int64_t sample, int64_t label) const {
-    return logits_[static_cast<size_t>(sample * num_labels_ + label)];
+    return logits_[static_cast<size_t>(sample * num_labels_ + label)] / temperature_;
   }
 
   LabelKind kind_;
   int64_t num_labels_, num_samples_;
   std::span<const float> logits_;
+  double temperature_;
   // Of a single label's softmax: each sample's largest logit, and the sum of exp(logit - largest).
   std::vector<double> largest_, sums_;
 };

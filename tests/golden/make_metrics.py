@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/metrics.json: reports of classes by scikit-learn, for data/metrics.
+"""Makes tests/golden/metrics.json: reports of classes and tuned decisions by scikit-learn and SciPy, for data/metrics.
 
     python3 tests/golden/make_metrics.py [OUT]
 
-Needs scikit-learn and NumPy. Logits are multiples of 1/4, so that many scores are equal. Keys of the expected values are
+Needs scikit-learn, SciPy and NumPy. Logits are multiples of 1/4, so that many scores are equal. Keys of the expected values are
 those of ReportJson. What scikit-learn leaves undefined (zero_division=nan, or a warning and nan) is null. A mean of
 ranking scores is that of the defined ones. scikit-learn gives a label without positive samples an average precision of 0
 and warns; that is null, too.
@@ -15,9 +15,11 @@ import sys
 import warnings
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import (accuracy_score, average_precision_score, confusion_matrix, log_loss,
-                             multilabel_confusion_matrix, precision_recall_fscore_support, roc_auc_score)
+                             multilabel_confusion_matrix, precision_recall_curve, precision_recall_fscore_support,
+                             roc_auc_score)
 
 BINS = 15
 
@@ -124,6 +126,30 @@ def report_labels(logits, right):
     }
 
 
+def fit_temperature(loss_at):
+    """Minimizes the loss over temperatures from 0.01 to 100, by their logarithm."""
+    found = minimize_scalar(lambda t: loss_at(np.exp(t)), bounds=(np.log(0.01), np.log(100)), method="bounded",
+                            options={"xatol": 1e-12})
+    return {"temperature": float(np.exp(found.x)), "calibrated_log_loss": float(found.fun)}
+
+
+def loss_of_classes(logits, labels):
+    rows = np.arange(len(labels))
+    return lambda t: float(np.mean(np.logaddexp.reduce(logits / t, axis=1) - logits[rows, labels] / t))
+
+
+def loss_of_labels(logits, right):
+    return lambda t: float(np.mean(np.logaddexp(0, logits / t) - right * logits / t))
+
+
+def best_f1(right, values):
+    """The highest F1 of all thresholds; None without positive samples."""
+    if not right.any():
+        return None
+    precision, recall, _ = precision_recall_curve(right, values)
+    return float(np.max(2 * precision * recall / np.maximum(precision + recall, 1e-300)))
+
+
 def make_logits(rng, rows, columns, scale):
     return np.round(rng.normal(size=(rows, columns)) * scale * 4) / 4
 
@@ -135,11 +161,14 @@ def main():
 
     def classes(name, logits, labels):
         cases.append({"name": name, "kind": "single", "num_labels": logits.shape[1], "logits": logits.ravel().tolist(),
-                      "classes": labels.tolist(), "expected": report_classes(logits, labels)})
+                      "classes": labels.tolist(), "expected": report_classes(logits, labels),
+                      **fit_temperature(loss_of_classes(logits, labels))})
 
     def several(name, logits, right):
         cases.append({"name": name, "kind": "multi", "num_labels": logits.shape[1], "logits": logits.ravel().tolist(),
-                      "scores": right.ravel().tolist(), "expected": report_labels(logits, right)})
+                      "scores": right.ravel().tolist(), "expected": report_labels(logits, right),
+                      "best_f1": [best_f1(right[:, c], logits[:, c]) for c in range(logits.shape[1])],
+                      **fit_temperature(loss_of_labels(logits, right))})
 
     logits = make_logits(rng, 60, 2, 1.5)
     classes("two classes", logits, (logits[:, 1] - logits[:, 0] + rng.normal(size=60) > 0).astype(int))

@@ -73,9 +73,8 @@ std::string NameOfFiles(const Strings& files) {
 }
 
 TextColumns ChooseColumns(const std::vector<TextTable>& tables, const FinetuneArguments& options) {
-  const TextColumns columns =
-      ChooseTextColumns(tables.front(), options.text_columns, options.label_column,
-                        options.sample_weight_column);
+  const TextColumns columns = ChooseTextColumns(tables.front(), options.text_columns,
+                                                options.label_column, options.sample_weight_column);
   Strings names = {columns.first};
   if (!columns.second.empty()) names.push_back(columns.second);
   for (size_t i = 1; i < tables.size(); ++i)

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "lathe/core/base/error.h"
-#include "lathe/train/support/class_weights.h"
 #include "lathe/distributed/trackers/tracker_list.h"
+#include "lathe/train/support/class_weights.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {

@@ -139,6 +139,14 @@ struct TrainingArguments {
   std::vector<std::string> report_to;
   std::string logging_dir;  // empty: runs/<time>_<host> in output_dir
 
+  // Decisions (decision_arguments.h).
+  //
+  // Of several labels at once: the probability above which a label is predicted: a number, one for
+  // each label as in "a=0.4,b=0.6", or "tune", which fits them to the validation data. "": one
+  // half.
+  std::string thresholds;
+  std::string calibrate = "no";  // or "temperature", which is fitted to the validation data
+
   // Machine.
   int64_t num_threads = 0;  // 0: all cores
   double ddp_timeout = 0;   // seconds that a rank may be late; 0: as the environment says

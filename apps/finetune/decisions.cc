@@ -1,0 +1,42 @@
+#include "lathe/apps/finetune/decisions.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "lathe/apps/results/results_table.h"
+#include "lathe/models/config/decision_rule_config.h"
+#include "lathe/train/decision.h"
+#include "lathe/train/support/decision_arguments.h"
+#include "lathe/train/support/run_errors.h"
+
+namespace lathe {
+
+void SetDecisionOfModel(const FinetuneArguments& options, SequenceClassifier& model,
+                        OutputDir* out) {
+  if (options.do_train || (options.thresholds.empty() && options.calibrate == "no")) return;
+  std::error_code code;
+  if (!std::filesystem::equivalent(options.output_dir, options.model_name_or_path, code)) {
+    throw UsageError(
+        "--thresholds and --calibrate change the model's config.json, so --output_dir must be the "
+        "model's folder unless --do_train is given",
+        "pass the folder of --model_name_or_path as --output_dir");
+  }
+  SetDecision(options, /*keep=*/true, model.config());
+  if (out != nullptr && !FitsDecision(options)) model.SaveConfig(out->path());
+}
+
+void FitDecisionTo(Evaluation& evaluation, const FinetuneArguments& options, const Task& task,
+                   OutputDir* out, std::ostream& printed) {
+  if (!FitsDecision(options)) return;
+  evaluation.rule = FitDecision(options, PredictionsOf(evaluation, *task.validation.dataset));
+  WriteDecisionRule(evaluation.rule, task.model->config());
+  if (out != nullptr) task.model->SaveConfig(out->path());
+  nlohmann::json fitted = nlohmann::json::object();
+  if (options.calibrate == "temperature") fitted["temperature"] = evaluation.rule.temperature;
+  for (size_t c = 0; options.thresholds == "tune" && c < task.label_names.size(); ++c)
+    fitted["threshold of " + task.label_names[c]] = evaluation.rule.thresholds[c];
+  PrintMetrics(printed, "fitted to the validation data", fitted);
+}
+
+}  // namespace lathe

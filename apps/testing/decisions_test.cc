@@ -1,0 +1,170 @@
+// --thresholds and --calibrate: what is fitted, kept in config.json and obeyed.
+#include <cmath>
+#include <sstream>
+
+#include "lathe/apps/testing/cli_testing.h"
+
+namespace lathe {
+namespace {
+
+using Json = nlohmann::json;
+
+std::vector<Json> JsonLines(const std::string& text) {
+  std::vector<Json> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+class DecisionsTest : public LaunchedTest {
+ protected:
+  void WriteSeveralLabels() const {
+    std::string rows;
+    for (int i = 0; i < 48; ++i) {
+      rows += i % 3 == 0   ? "{\"text\": \"good film\", \"label\": [\"fine\"]}\n"
+              : i % 3 == 1 ? "{\"text\": \"bad film\", \"label\": [\"poor\", \"long\"]}\n"
+                           : "{\"text\": \"film\", \"label\": []}\n";
+    }
+    Write("train.jsonl", rows);
+  }
+  std::vector<std::string> SeveralLabels(std::vector<std::string> more) const {
+    const std::vector<std::string> files = {"--train_file", Path("train.jsonl"),
+                                            "--validation_file", Path("train.jsonl"), "--do_eval"};
+    more.insert(more.end(), files.begin(), files.end());
+    return more;
+  }
+  std::vector<Json> Predict(const std::string& folder, std::vector<std::string> texts) const {
+    texts.insert(texts.begin(), {"predict", Path(folder), "--all_scores"});
+    const RunResult run = RunProgram("lathe", texts);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return JsonLines(run.out);
+  }
+};
+
+TEST_F(DecisionsTest, TunedThresholdsAreKeptAndObeyed) {
+  WriteSeveralLabels();
+  // After so few steps no probability is above one half for the rare labels.
+  const RunResult run = Train(SeveralLabels({"--max_steps", "8", "--thresholds", "tune",
+                                             "--do_predict", "--test_file", Path("train.jsonl")}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("fitted to the validation data\n  threshold of fine "), std::string::npos)
+      << run.out;
+  const Json thresholds = ReadJson("out/config.json")["lathe_thresholds"];
+  ASSERT_EQ(thresholds.size(), 3u);
+  const Json report = ReadJson("out/eval_report.json");
+  for (size_t c = 0; c < 3; ++c) EXPECT_EQ(report["classes"][c]["threshold"], thresholds[c]);
+  EXPECT_EQ(report["micro"]["f1"], ReadJson("out/eval_results.json")["eval_f1"]);
+
+  const std::vector<std::string> names = {"fine", "long", "poor"};
+  for (const Json& line : Predict("out", {"good film", "bad film", "film"})) {
+    Json expected = Json::array();
+    for (size_t c = 0; c < 3; ++c) {
+      if (line["scores"][names[c]] > thresholds[c]) expected.push_back(names[c]);
+    }
+    EXPECT_EQ(line["labels"], expected) << line;
+  }
+  // A model that is only loaded gives the same numbers.
+  ASSERT_EQ(RunProgram("lathe", {"evaluate", Path("out"), Path("train.jsonl"), "--output",
+                                 Path("again.json")})
+                .exit_code,
+            0);
+  EXPECT_EQ(ReadJson("again.json")["micro"], report["micro"]);
+  // A training that starts from it begins without them.
+  ASSERT_EQ(RunProgram("finetune",
+                       {"--model_name_or_path", Path("out"), "--train_file", Path("train.jsonl"),
+                        "--do_train", "--max_steps", "1", "--output_dir", Path("next")})
+                .exit_code,
+            0);
+  EXPECT_FALSE(ReadJson("next/config.json").contains("lathe_thresholds"));
+}
+
+TEST_F(DecisionsTest, GivenThresholds) {
+  WriteSeveralLabels();
+  ASSERT_EQ(Train(SeveralLabels({"--max_steps", "2", "--thresholds", "0"})).exit_code, 0);
+  EXPECT_EQ(ReadJson("out/config.json")["lathe_thresholds"], Json::parse("[0.0, 0.0, 0.0]"));
+  EXPECT_EQ(Predict("out", {"film"})[0]["labels"].size(), 3u);
+  EXPECT_EQ(ReadJson("out/eval_report.json")["macro"]["recall"], 1.0);
+
+  const std::vector<std::string> evaluate = {
+      "--model_name_or_path", Path("out"),         "--do_eval",
+      "--validation_file",    Path("train.jsonl"), "--thresholds",
+      "fine=1,poor=0,long=1", "--output_dir"};
+  const auto evaluate_into = [&](const std::string& folder) {
+    std::vector<std::string> args = evaluate;
+    args.push_back(Path(folder));
+    return RunProgram("finetune", args);
+  };
+  ExpectError(evaluate_into("elsewhere"), "must be the model's folder", 2);
+  ASSERT_EQ(evaluate_into("out").exit_code, 0);
+  EXPECT_EQ(Predict("out", {"film"})[0]["labels"], Json::parse("[\"poor\"]"));
+
+  ExpectError(Train(SeveralLabels({"--thresholds", "fine=0.5", "--overwrite_output_dir"})),
+              "thresholds names no value for label \"long\"");
+  ExpectError(Train(SeveralLabels({"--thresholds", "odd=0.5", "--overwrite_output_dir"})),
+              "thresholds names \"odd\", which is no label");
+  ExpectError(Train({"--thresholds", "0.3", "--overwrite_output_dir"}),
+              "thresholds are for several labels at once");
+}
+
+TEST_F(DecisionsTest, TheTemperatureLowersTheLogLossAndChangesNoLogit) {
+  // Labels that are wrong show a model that is sure of all of them to be too sure.
+  Write("dev.csv", Read("dev.csv") + "the film is great,negative\na dull plot,positive\n");
+  const std::vector<std::string> more = {"--do_eval",    "--num_train_epochs", "6",
+                                         "--do_predict", "--test_file",        Path("dev.csv")};
+  ASSERT_EQ(Train(more).exit_code, 0);
+  std::vector<std::string> calibrated = more;
+  calibrated.insert(calibrated.end(), {"--calibrate", "temperature", "--output_dir", Path("warm")});
+  const RunResult run = Train(calibrated);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("\n  temperature  "), std::string::npos) << run.out;
+  const double temperature = ReadJson("warm/config.json")["lathe_temperature"];
+  EXPECT_EQ(Read("warm/model.safetensors"), Read("out/model.safetensors"));
+  const Json before = ReadJson("out/eval_report.json"), after = ReadJson("warm/eval_report.json");
+  EXPECT_EQ(after["loss"], before["loss"]);
+  EXPECT_EQ(after["accuracy"], before["accuracy"]);
+  EXPECT_LT(after["log_loss"], before["log_loss"]);
+  EXPECT_EQ(after["temperature"], temperature);
+  const auto odds = [&](const std::string& folder) {
+    const Json scores = Predict(folder, {"the film is great"})[0]["scores"];
+    return std::log(scores["positive"].get<double>() / scores["negative"].get<double>());
+  };
+  const double cold = odds("out");
+  EXPECT_NEAR(odds("warm"), cold / temperature, 1e-3 * std::abs(cold / temperature) + 1e-4);
+  std::istringstream a(Read("out/predict_results.tsv")), b(Read("warm/predict_results.tsv"));
+  for (std::string x, y; std::getline(a, x) && std::getline(b, y);) {
+    size_t end = 0;
+    for (int tab = 0; tab < 4; ++tab) end = x.find('\t', end + 1);
+    EXPECT_EQ(x.substr(0, end), y.substr(0, end));  // up to the logits
+  }
+}
+
+TEST_F(DecisionsTest, SeveralProcessesFitAsOne) {
+  WriteSeveralLabels();
+  const std::vector<std::string> more =
+      SeveralLabels({"--max_steps", "4", "--thresholds", "tune", "--calibrate", "temperature"});
+  ASSERT_EQ(Launch(1, Finetune("one", more)).exit_code, 0);
+  const RunResult run = Launch(2, Finetune("two", more));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json one = ReadJson("one/config.json"), two = ReadJson("two/config.json");
+  EXPECT_NEAR(one["lathe_temperature"], two["lathe_temperature"],
+              1e-2 * one["lathe_temperature"].get<double>());
+  for (size_t c = 0; c < 3; ++c)
+    EXPECT_NEAR(one["lathe_thresholds"][c], two["lathe_thresholds"][c], 1e-2);
+}
+
+TEST_F(DecisionsTest, WrongKeysInTheConfigAreReported) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  Json config = ReadJson("out/config.json");
+  config["lathe_thresholds"] = {0.5, 0.5};
+  Write("out/config.json", config.dump());
+  ExpectError(RunProgram("lathe", {"predict", Path("out"), "x"}),
+              "config.json: \"lathe_thresholds\" is for models of several labels at once");
+  config.erase("lathe_thresholds");
+  config["lathe_temperature"] = 0;
+  Write("out/config.json", config.dump());
+  ExpectError(RunProgram("lathe", {"evaluate", Path("out"), Path("dev.csv")}),
+              "config.json: \"lathe_temperature\" must be above 0 but is 0");
+}
+
+}  // namespace
+}  // namespace lathe

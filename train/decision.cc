@@ -1,0 +1,39 @@
+#include "lathe/train/decision.h"
+
+#include "lathe/core/base/error.h"
+#include "lathe/data/metrics/tune_decision.h"
+#include "lathe/models/config/decision_rule_config.h"
+#include "lathe/models/config/problem_type.h"
+#include "lathe/train/support/decision_arguments.h"
+
+namespace lathe {
+
+void SetDecision(const TrainingArguments& arguments, bool keep, PretrainedConfig& config) {
+  CheckDecisionArguments(arguments);
+  DecisionRule rule;
+  if (keep) rule = ReadDecisionRule(config);
+  const LabelKind kind = OutputKind(config.problem_type(), config.num_labels());
+  if (!arguments.thresholds.empty()) {
+    if (kind != LabelKind::kMultiLabel) {
+      throw InvalidArgument(
+          "thresholds are for several labels at once, and the labels are " + ProblemType(kind),
+          "leave thresholds out");
+    }
+    if (arguments.thresholds != "tune")
+      rule.thresholds = ThresholdsOf(arguments.thresholds, config.label_names());
+  }
+  if (arguments.calibrate == "temperature" && kind == LabelKind::kRegression) {
+    throw InvalidArgument("calibrate is for classifiers, and the labels are regression",
+                          "leave calibrate out");
+  }
+  WriteDecisionRule(rule, config);
+}
+
+DecisionRule FitDecision(const TrainingArguments& arguments, const Predictions& predictions) {
+  Predictions fitted = predictions;
+  if (arguments.calibrate == "temperature") fitted.rule.temperature = FitTemperature(fitted);
+  if (arguments.thresholds == "tune") fitted.rule.thresholds = TuneThresholds(fitted);
+  return fitted.rule;
+}
+
+}  // namespace lathe

@@ -1,0 +1,20 @@
+// How a trained model's probabilities become predictions, as the arguments `thresholds` and
+// `calibrate` ask (train/support/decision_arguments.h).
+#pragma once
+
+#include "lathe/data/metrics/metrics.h"
+#include "lathe/models/config/config.h"
+#include "lathe/train/support/training_arguments.h"
+
+namespace lathe {
+
+// Writes the thresholds of the arguments into a model's configuration. What the arguments leave
+// open stays if `keep` is set; otherwise it leaves, as it belongs to the model that a training
+// starts from. Throws if the model hasn't several labels at once, and as ThresholdsOf does.
+void SetDecision(const TrainingArguments& arguments, bool keep, PretrainedConfig& config);
+
+// Fits what the arguments ask for to predictions for labelled data: first the temperature, then the
+// thresholds. Keeps the rest of the predictions' rule.
+DecisionRule FitDecision(const TrainingArguments& arguments, const Predictions& predictions);
+
+}  // namespace lathe
