@@ -3,7 +3,7 @@
 // prediction. The training data and the model's layout are compared later, when they are prepared.
 #pragma once
 
-#include "lathe/apps/cli/options.h"
+#include "lathe/apps/options/options.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/train/task/task.h"
 

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "lathe/apps/cli/flags.h"
-#include "lathe/apps/cli/options.h"
 #include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/restart_with_short_spin.h"
@@ -27,6 +26,7 @@
 #include "lathe/apps/finetune/reports.h"
 #include "lathe/apps/finetune/resume_command.h"
 #include "lathe/apps/finetune/summary.h"
+#include "lathe/apps/options/options.h"
 #include "lathe/apps/results/results_table.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lathe/apps/cli/options.h"
+#include "lathe/apps/options/options.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/train/support/model_card.h"
 #include "lathe/train/task/task.h"

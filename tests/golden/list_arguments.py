@@ -1,7 +1,7 @@
-"""Writes apps/cli/testdata/transformers_arguments.json: the arguments of TrainingArguments and of two example scripts.
+"""Writes apps/options/testdata/transformers_arguments.json: the arguments of TrainingArguments and of two example scripts.
 
 Run from the repository's root with transformers installed:
-    python tests/golden/list_arguments.py > apps/cli/testdata/transformers_arguments.json
+    python tests/golden/list_arguments.py > apps/options/testdata/transformers_arguments.json
 The scripts are not part of the package, so their arguments are written down here.
 """
 

@@ -1,5 +1,5 @@
 // The arguments of a training run, with the names and defaults of run_glue and TrainingArguments. A
-// program sets the fields, or apps/cli/options.h reads them from a command line.
+// program sets the fields, or apps/options/options.h reads them from a command line.
 //
 //   TrainingArguments arguments;
 //   arguments.learning_rate = 3e-5;

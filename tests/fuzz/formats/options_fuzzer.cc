@@ -1,7 +1,7 @@
 // The file of options that `finetune` takes as its first argument, or as --json_config.
 #include <string>
 
-#include "lathe/apps/cli/options.h"
+#include "lathe/apps/options/options.h"
 #include "lathe/tests/fuzz/fuzzer.h"
 
 void lathe::fuzz::ReadInput(std::string_view input) {

@@ -1,4 +1,4 @@
-#include "lathe/apps/cli/drop_in_flags.h"
+#include "lathe/apps/options/drop_in_flags.h"
 
 #include <absl/strings/str_join.h>
 

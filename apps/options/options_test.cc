@@ -1,4 +1,4 @@
-#include "lathe/apps/cli/options.h"
+#include "lathe/apps/options/options.h"
 
 #include <gtest/gtest.h>
 

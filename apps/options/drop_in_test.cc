@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "lathe/apps/cli/options.h"
-#include "lathe/apps/cli/transformers_options.h"
+#include "lathe/apps/options/options.h"
+#include "lathe/apps/options/transformers_options.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 
@@ -42,7 +42,8 @@ std::string ErrorOf(const Args& more) {
 
 // Returns the arguments of Transformers: of TrainingArguments and of the scripts.
 Json Arguments() {
-  static const Json table = Json::parse(ReadFile("apps/cli/testdata/transformers_arguments.json"));
+  static const Json table =
+      Json::parse(ReadFile("apps/options/testdata/transformers_arguments.json"));
   return table.at("arguments");
 }
 

@@ -1,4 +1,4 @@
-#include "lathe/apps/cli/transformers_options.h"
+#include "lathe/apps/options/transformers_options.h"
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/apps/cli/options.h"
+#include "lathe/apps/options/options.h"
 #include "lathe/core/base/error.h"
 
 namespace lathe {

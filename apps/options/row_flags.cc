@@ -1,4 +1,4 @@
-#include "lathe/apps/cli/row_flags.h"
+#include "lathe/apps/options/row_flags.h"
 
 #include <filesystem>
 #include <system_error>

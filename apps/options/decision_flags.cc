@@ -1,4 +1,4 @@
-#include "lathe/apps/cli/decision_flags.h"
+#include "lathe/apps/options/decision_flags.h"
 
 #include "lathe/core/base/error.h"
 #include "lathe/train/support/decision_arguments.h"
