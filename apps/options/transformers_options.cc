@@ -32,11 +32,11 @@ constexpr std::string_view kTpu = "Lathe computes on CPUs and NVIDIA's GPUs";
 constexpr std::string_view kPrecision = "evaluation has the precision of the training";
 
 constexpr TransformersOption kOptions[] = {
-    // run_glue and run_classification: the model.
+    // Models of run_glue and run_classification have these.
     {"use_fast_tokenizer", kSwitch, "*", "there is one implementation of each tokenizer", ""},
     {"use_auth_token", kSwitch, "*", "a stored token is always used; --token gives another", ""},
     {"trust_remote_code", kSwitch, "*", "no code of a repository is ever run", ""},
-    // run_glue and run_classification: the data.
+    // Data of run_glue and run_classification have these. TrainingArguments has all the others.
     {"dataset_name", kValue, "", kHubData, kUseFiles},
     {"dataset_config_name", kValue, "", kHubData, kUseFiles},
     {"train_split_name", kValue, "train", kHubData, "pass the split's file with --train_file"},
@@ -53,7 +53,7 @@ constexpr TransformersOption kOptions[] = {
      "each epoch has a new order, and --max_train_samples takes the first rows",
      "leave it out, or shuffle the file"},
     {"shuffle_seed", kValue, "*", "it has no effect without --shuffle_train_dataset", ""},
-    // The optimizer.
+    // These are about the optimizer.
     {"optim", kValue, "adamw_torch|adamw_torch_fused|adamw_hf", "the optimizer is PyTorch's AdamW",
      "pass --optim adamw_torch or leave it out"},
     {"optim_args", kValue, "", "the optimizer is AdamW",
@@ -65,7 +65,7 @@ constexpr TransformersOption kOptions[] = {
     {"neftune_noise_alpha", kValue, "", "embeddings get no noise", "leave it out"},
     {"auto_find_batch_size", kSwitch, "false", "the batch is as large as the options say",
      "pass a smaller --per_device_train_batch_size and more --gradient_accumulation_steps"},
-    // Precision and memory.
+    // These are about precision and memory.
     {"bf16_full_eval", kSwitch, "false", kPrecision, "pass --bf16"},
     {"fp16_full_eval", kSwitch, "false", kPrecision, "pass --fp16"},
     {"tf32", kSwitch, "false", "float32 is not rounded to TF32 by an option",
@@ -84,7 +84,7 @@ constexpr TransformersOption kOptions[] = {
     {"skip_memory_metrics", kSwitch, "*", "train_results.json always has the peak of memory", ""},
     {"use_cache", kSwitch, "*", "classifiers generate nothing", ""},
     {"past_index", kValue, "-1", "classifiers have no past states", "leave it out"},
-    // Compilers and kernels.
+    // These are about compilers and kernels.
     {"torch_compile", kSwitch, "false", kCompile, "leave it out; see --cuda_graphs"},
     {"torch_compile_backend", kValue, "", kCompile, "leave it out; see --cuda_graphs"},
     {"torch_compile_mode", kValue, "", kCompile, "leave it out; see --cuda_graphs"},
@@ -93,7 +93,7 @@ constexpr TransformersOption kOptions[] = {
     {"use_ipex", kSwitch, "false", "Lathe has kernels of its own", "leave it out"},
     {"use_liger_kernel", kSwitch, "false", "Lathe has kernels of its own", "leave it out"},
     {"liger_kernel_config", kValue, "{}", "Lathe has kernels of its own", "leave it out"},
-    // Logs and trackers.
+    // These are about logs and trackers.
     {"log_level_replica", kValue, "*", "the main process prints for all", ""},
     {"log_on_each_node", kSwitch, "*", "the main process prints for all", ""},
     {"logging_nan_inf_filter", kSwitch, "*", "a loss that is not finite ends the training", ""},
@@ -104,7 +104,7 @@ constexpr TransformersOption kOptions[] = {
     {"trackio_bucket_id", kValue, "*", kTrackioOnly, ""},
     {"trackio_static_space_id", kValue, "*", kTrackioOnly, ""},
     {"ray_scope", kValue, "*", "it is about searches for hyperparameters", ""},
-    // Evaluation.
+    // These are about evaluations.
     {"prediction_loss_only", kSwitch, "false", "an evaluation has all metrics", "leave it out"},
     {"eval_on_start", kSwitch, "false", "the first evaluation comes after a step",
      "evaluate the model by itself with --do_eval, without --do_train"},
@@ -115,14 +115,14 @@ constexpr TransformersOption kOptions[] = {
     {"include_inputs_for_metrics", kSwitch, "*", kPython, ""},
     {"batch_eval_metrics", kSwitch, "*", kPython, ""},
     {"use_legacy_prediction_loop", kSwitch, "*", "there is one loop", ""},
-    // Checkpoints.
+    // These are about checkpoints.
     {"save_safetensors", kSwitch, "true", "weights are saved as safetensors", "leave it out"},
     {"save_on_each_node", kSwitch, "false", "the main process saves for all",
      "copy --output_dir to the other machines"},
     {"enable_jit_checkpoint", kSwitch, "*", "a signal always saves a checkpoint", ""},
     {"restore_callback_states_from_checkpoint", kSwitch, "*",
      "a resume always goes on exactly where the checkpoint is", ""},
-    // The Hub.
+    // These are about uploads to a Hub.
     {"push_to_hub", kSwitch, "false", "finetune uploads nothing",
      "upload --output_dir afterwards: hf upload NAME DIR"},
     {"hub_token", kValue, "*", kPushOnly, ""},
@@ -134,7 +134,7 @@ constexpr TransformersOption kOptions[] = {
     {"push_to_hub_model_id", kValue, "*", kPushOnly, ""},
     {"push_to_hub_organization", kValue, "*", kPushOnly, ""},
     {"push_to_hub_token", kValue, "*", kPushOnly, ""},
-    // Batches.
+    // These are about how batches are made.
     {"dataloader_num_workers", kValue, "*", kLoader, ""},
     {"dataloader_pin_memory", kSwitch, "*", kLoader, ""},
     {"dataloader_persistent_workers", kSwitch, "*", kLoader, ""},
@@ -145,7 +145,7 @@ constexpr TransformersOption kOptions[] = {
     {"label_names", kList, "labels", "a classifier has one input of labels",
      "name the column of the labels with --label_column"},
     {"length_column_name", kValue, "*", "lengths are those of the tokenized texts", ""},
-    // Several processes.
+    // These are about several processes.
     {"local_rank", kValue, "*", "the environment numbers the processes", ""},
     {"ddp_backend", kValue, "*", kReducer, ""},
     {"ddp_find_unused_parameters", kSwitch, "*", kReducer, ""},

@@ -10,8 +10,8 @@ namespace lathe {
 
 struct ConfidentError {
   int64_t sample = 0;
-  // Of the predicted class. For several labels: of the most probable wrong answer to any of them,
-  // yes or no.
+  // The probability of the predicted class. With several labels there is a wrong answer, yes or no,
+  // to one or more of them, and this is the probability of the most probable one.
   double probability = 0;
 };
 

@@ -44,7 +44,8 @@ struct EvaluationReport {
   // The mean of -log of the probability of what is right, over samples; several labels: also over
   // labels. It is computed from logits and not clipped.
   std::optional<double> log_loss = {};
-  // Of the predicted class; several labels: of all answers, yes or no, together.
+  // It tells how far the probability of the predicted class can be trusted. With several labels it
+  // counts all answers, yes or no, together.
   Calibration calibration = {};
   std::vector<ConfusionCell> confusion = {};  // of single labels
   DecisionRule rule = {};                     // by which all of this was computed

@@ -43,7 +43,8 @@ class Probabilities {
   int64_t num_labels_, num_samples_;
   std::span<const float> logits_;
   double temperature_;
-  // Of a single label's softmax: each sample's largest logit, and the sum of exp(logit - largest).
+  // The softmax of a single label needs each sample's largest logit, and the sum of exp(logit -
+  // largest). Both are empty for several labels.
   std::vector<double> largest_, sums_;
 };
 

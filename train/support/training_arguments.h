@@ -54,7 +54,7 @@ struct TrainingArguments {
   std::string output_dir;
   bool overwrite_output_dir = false;
 
-  // Training.
+  // How the model is trained: batches, optimizer, schedule, order of the samples.
   int64_t per_device_train_batch_size = 8;
   int64_t per_device_eval_batch_size = 64;  // Trainer's default is 8, which makes products slower
   int64_t gradient_accumulation_steps = 1;
@@ -121,7 +121,7 @@ struct TrainingArguments {
   std::optional<int64_t> early_stopping_patience;
   double early_stopping_threshold = 0;  // only an improvement by more than this counts
 
-  // Checkpoints.
+  // When checkpoints are written, and where a training goes on.
   //
   // "no", "steps", "epoch" or "best". Trainer's default is "steps"; here a training writes no more
   // than its model unless it is asked to, as it always has.
@@ -141,13 +141,12 @@ struct TrainingArguments {
 
   // Decisions (decision_arguments.h).
   //
-  // Of several labels at once: the probability above which a label is predicted: a number, one for
-  // each label as in "a=0.4,b=0.6", or "tune", which fits them to the validation data. "": one
-  // half.
+  // The probability above which one of several labels is predicted: a number, one for each label as
+  // in "a=0.4,b=0.6", or "tune", which fits them to the validation data. "": one half.
   std::string thresholds;
   std::string calibrate = "no";  // or "temperature", which is fitted to the validation data
 
-  // Machine.
+  // How the work is spread over threads and ranks.
   int64_t num_threads = 0;  // 0: all cores
   double ddp_timeout = 0;   // seconds that a rank may be late; 0: as the environment says
   bool shard_optimizer = true;
