@@ -11,10 +11,9 @@
 #include <utility>
 
 #include "lathe/apps/cli/flags.h"
-#include "lathe/apps/cli/hub_flags.h"
-#include "lathe/apps/cli/precision.h"
 #include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
+#include "lathe/apps/lathe/inference_flags.h"
 #include "lathe/apps/lathe/predictor.h"
 #include "lathe/apps/results/results_table.h"
 #include "lathe/core/base/error.h"
@@ -44,15 +43,12 @@ constexpr char kUsage[] =
     ".csv, .tsv, .json or .jsonl, with a column (or key) for each text and one for the\n"
     "label.\n";
 
-struct EvaluateCommand {
+struct EvaluateCommand : InferenceOptions {
   std::string model, file, output, errors;
   std::vector<std::string> text_columns;
-  std::string label_column = "label", invalid_utf8 = "error", device = "auto",
-              mixed_precision = "no";
-  int64_t batch_size = 64, max_seq_length = 0, num_threads = 0;
-  bool deterministic = false, bf16 = false, fp16 = false, help = false;
+  std::string label_column = "label";
+  bool help = false;
   std::string help_text;
-  HubOptions hub;
 };
 
 void AddFlags(FlagTable& flags, EvaluateCommand& o) {
@@ -70,27 +66,7 @@ void AddFlags(FlagTable& flags, EvaluateCommand& o) {
           "errors", &o.errors,
           "write the most confident errors to this file, in the form of finetune's eval_errors.tsv")
       .ValueName("FILE");
-  flags.Add("batch_size", &o.batch_size, "number of texts that are computed together").Min(1);
-  flags
-      .Add("max_seq_length", &o.max_seq_length,
-           "cut longer texts to N tokens; 0: the model's limit; finetune cuts to 128 by default")
-      .Min(0);
-  flags.Add("num_threads", &o.num_threads, "number of CPU threads; 0: all cores").Min(0).Max(1024);
-  flags
-      .Add("device", &o.device,
-           "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
-      .ValueName("NAME");
-  flags
-      .Add("mixed_precision", &o.mixed_precision,
-           "precision of activations and products: bf16 is bfloat16, fp16 is float16, on GPUs only")
-      .Choices({"no", "bf16", "fp16"});
-  flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
-  flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
-  flags.Add("deterministic", &o.deterministic,
-            "compute the same bits in every run on a GPU, too; on the CPU this is always so");
-  flags.Add("invalid_utf8", &o.invalid_utf8, "what happens to text that is not UTF-8")
-      .Choices({"error", "replace"});
-  AddHubFlags(flags, &o.hub);
+  AddInferenceFlags(flags, &o);
   flags.Add("help", &o.help, "show this text");
 }
 
@@ -106,7 +82,7 @@ EvaluateCommand ParseCommand(const std::vector<std::string>& args) {
   if (given.size() < 2) throw InvalidArgument("FILE is missing", kHint);
   if (given.size() > 2) throw InvalidArgument("unexpected argument \"" + given[2] + "\"", kHint);
   if (o.text_columns.size() > 2) throw InvalidArgument("--text_columns takes one or two columns");
-  o.mixed_precision = GivenPrecision(flags, o.mixed_precision, o.bf16, o.fp16).value_or("no");
+  ReadPrecision(flags, &o);
   o.model = given[0];
   o.file = given[1];
   return o;

@@ -9,9 +9,8 @@
 #include <utility>
 
 #include "lathe/apps/cli/flags.h"
-#include "lathe/apps/cli/hub_flags.h"
-#include "lathe/apps/cli/precision.h"
 #include "lathe/apps/cli/report_error.h"
+#include "lathe/apps/lathe/inference_flags.h"
 #include "lathe/apps/lathe/prediction_rows.h"
 #include "lathe/apps/lathe/predictor.h"
 #include "lathe/apps/lathe/text_source.h"
@@ -37,17 +36,13 @@ constexpr char kUsage[] =
     "\n"
     "MODEL_DIR may also be the name of a classifier on the Hub, as owner/name.\n";
 
-struct PredictOptions {
+struct PredictOptions : InferenceOptions {
   std::string model_dir;
   std::vector<std::string> texts;
-  bool all_scores = false, pairs = false, deterministic = false, bf16 = false, fp16 = false,
-       help = false;
-  int64_t batch_size = 64, max_seq_length = 0, num_threads = 0;
-  std::string invalid_utf8 = "error", device = "auto", mixed_precision = "no";
+  bool all_scores = false, pairs = false, help = false;
   std::string file, output;
   std::vector<std::string> text_columns;
   std::string help_text;
-  HubOptions hub;
 };
 
 // Throws unless the texts come from one place.
@@ -95,27 +90,7 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
            "print nothing")
       .ValueName("FILE");
   flags.Add("pairs", &o.pairs, "each line or TEXT holds two texts with a tab between them");
-  flags.Add("batch_size", &o.batch_size, "number of texts that are computed together").Min(1);
-  flags
-      .Add("max_seq_length", &o.max_seq_length,
-           "cut longer texts to N tokens; 0: the model's limit")
-      .Min(0);
-  flags.Add("num_threads", &o.num_threads, "number of CPU threads; 0: all cores").Min(0).Max(1024);
-  flags
-      .Add("device", &o.device,
-           "what computes: auto (a GPU if there is one), cpu, cuda or cuda:NUMBER")
-      .ValueName("NAME");
-  flags
-      .Add("mixed_precision", &o.mixed_precision,
-           "precision of activations and products: bf16 is bfloat16, fp16 is float16, on GPUs only")
-      .Choices({"no", "bf16", "fp16"});
-  flags.Add("bf16", &o.bf16, "short for --mixed_precision bf16");
-  flags.Add("fp16", &o.fp16, "short for --mixed_precision fp16");
-  flags.Add("deterministic", &o.deterministic,
-            "compute the same bits in every run on a GPU, too; on the CPU this is always so");
-  flags.Add("invalid_utf8", &o.invalid_utf8, "what happens to text that is not UTF-8")
-      .Choices({"error", "replace"});
-  AddHubFlags(flags, &o.hub);
+  AddInferenceFlags(flags, &o);
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();
   o.texts = flags.Parse(args);
@@ -124,7 +99,7 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
     throw InvalidArgument("MODEL_DIR is missing",
                           "usage: lathe predict MODEL_DIR [TEXT...] [options]");
   }
-  o.mixed_precision = GivenPrecision(flags, o.mixed_precision, o.bf16, o.fp16).value_or("no");
+  ReadPrecision(flags, &o);
   o.model_dir = o.texts.front();
   o.texts.erase(o.texts.begin());
   CheckSource(o);
