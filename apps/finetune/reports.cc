@@ -4,6 +4,7 @@
 #include <string>
 #include <system_error>
 
+#include "lathe/train/rows/data_split.h"
 #include "lathe/train/support/hyperparameters.h"
 
 namespace lathe {
@@ -12,6 +13,12 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string FileName(const fs::path& path) { return path.lexically_normal().filename().string(); }
+
+// Returns a name of the split's files, without their folders.
+std::string NameOfData(DataSplit split) {
+  for (std::string& file : split.files) file = FileName(file);
+  return NameForPeople(split);
+}
 
 }  // namespace
 
@@ -23,8 +30,8 @@ ModelCardFacts CardFactsOf(const FinetuneArguments& options, const Accelerator& 
   facts.base_is_local = fs::exists(facts.base_model, code);
   if (facts.base_is_local)
     facts.base_model = FileName(fs::weakly_canonical(facts.base_model, code));
-  facts.training_data = FileName(options.train_file);
-  facts.evaluation_data = FileName(options.validation_file);
+  facts.training_data = NameOfData(TrainingSplit(options));
+  facts.evaluation_data = NameOfData(ValidationSplit(options));
   facts.hyperparameters =
       TrainerHyperparameters(options, accelerator.num_processes(), !accelerator.device().is_cpu());
   return facts;

@@ -63,6 +63,7 @@ TEST_F(DataFilesTest, SeveralFilesAreOneAfterTheOther) {
   }
   const RunResult run = Run("summary", "none", {"--train_file", Path("parts/*.csv")});
   EXPECT_TRUE(Contains(run.out, "(" + Path("parts/a.csv") + " and 2 more files)")) << run.out;
+  EXPECT_TRUE(Contains(Read("summary/README.md"), " on `a.csv and 2 more files`.\n"));
 }
 
 // The number of rows to use counts over all files, and columns may have any order.
