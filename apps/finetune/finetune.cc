@@ -20,12 +20,13 @@
 #include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/cli/restart_with_short_spin.h"
+#include "lathe/apps/finetune/card_facts.h"
 #include "lathe/apps/finetune/check_ranks_agree.h"
 #include "lathe/apps/finetune/decisions.h"
-#include "lathe/apps/finetune/report_options.h"
-#include "lathe/apps/finetune/reports.h"
+#include "lathe/apps/finetune/report_page_options.h"
 #include "lathe/apps/finetune/resume_command.h"
 #include "lathe/apps/finetune/summary.h"
+#include "lathe/apps/finetune/tracked_options.h"
 #include "lathe/apps/options/options.h"
 #include "lathe/apps/results/results_table.h"
 #include "lathe/core/base/error.h"
@@ -222,7 +223,7 @@ std::vector<std::shared_ptr<Callback>> FinetuneRun::MakeCallbacks() {
     callbacks.push_back(early_stopping_);
   }
   if (options_.report && out_) {
-    report_ = std::make_shared<ReportCallback>(ReportOptions(options_, task_, out_->path()));
+    report_ = std::make_shared<ReportCallback>(ReportPageOptions(options_, task_, out_->path()));
     callbacks.push_back(report_);
   }
   callbacks.push_back(tracker_);

@@ -9,7 +9,7 @@
 namespace lathe {
 
 // Returns what the callback needs to know. `folder` is where the report goes.
-ReportCallback::Options ReportOptions(const FinetuneArguments& options, const Task& task,
-                                      const std::string& folder);
+ReportCallback::Options ReportPageOptions(const FinetuneArguments& options, const Task& task,
+                                          const std::string& folder);
 
 }  // namespace lathe

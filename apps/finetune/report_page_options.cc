@@ -1,4 +1,4 @@
-#include "lathe/apps/finetune/report_options.h"
+#include "lathe/apps/finetune/report_page_options.h"
 
 #include <string>
 
@@ -9,8 +9,8 @@
 
 namespace lathe {
 
-ReportCallback::Options ReportOptions(const FinetuneArguments& options, const Task& task,
-                                      const std::string& folder) {
+ReportCallback::Options ReportPageOptions(const FinetuneArguments& options, const Task& task,
+                                          const std::string& folder) {
   const TokenizedDataset& train = *task.train.dataset;
   const std::string name = options.model_name_or_path.empty() ? task.model->config().model_type()
                                                               : options.model_name_or_path;

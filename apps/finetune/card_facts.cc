@@ -1,4 +1,4 @@
-#include "lathe/apps/finetune/reports.h"
+#include "lathe/apps/finetune/card_facts.h"
 
 #include <filesystem>
 #include <string>
@@ -35,12 +35,6 @@ ModelCardFacts CardFactsOf(const FinetuneArguments& options, const Accelerator& 
   facts.hyperparameters =
       TrainerHyperparameters(options, accelerator.num_processes(), !accelerator.device().is_cpu());
   return facts;
-}
-
-nlohmann::json TrackedHyperparameters(const ParsedOptions& parsed, const Task& task) {
-  nlohmann::json values = parsed.values;
-  values["model_config"] = task.model->config().json();
-  return values;
 }
 
 }  // namespace lathe
