@@ -134,6 +134,12 @@ Accelerator MakeAccelerator(const FinetuneArguments& options) {
   return Accelerator(AcceleratorOptionsOf(options));
 }
 
+// What an evaluation says about classes; empty for regressions.
+struct ClassResults {
+  nlohmann::json report = nlohmann::json::object();  // as in eval_report.json
+  std::string errors;                                // as in eval_errors.tsv; "": there is none
+};
+
 // One run of the program, from the loading of the task to the last file of results.
 class FinetuneRun {
  public:
@@ -158,7 +164,7 @@ class FinetuneRun {
   std::optional<int> EvaluateModel();
   std::optional<int> Predict();
   // Prints the report of classes, and writes it and the most confident errors.
-  void ReportClasses(const Evaluation& evaluation);
+  ClassResults ReportClasses(const Evaluation& evaluation);
   // Returns the table of the most confident errors, or prints why there is none and returns "".
   std::string ErrorsOf(const Evaluation& evaluation);
 
@@ -321,39 +327,39 @@ std::optional<int> FinetuneRun::EvaluateModel() {
   if (trainer_) metrics["epoch"] = trainer_->state().epoch;
   if (out_) out_->WriteJson("eval_results.json", metrics);
   results_.update(metrics);
-  if (report_) report_->AddResults(metrics);
   ReportEvaluation(metrics);
   PrintMetrics(printer_.out(), "eval", metrics);
-  if (out_ && task_.labels.kind() != LabelKind::kRegression) ReportClasses(evaluation);
+  ClassResults classes;
+  if (out_ && task_.labels.kind() != LabelKind::kRegression) classes = ReportClasses(evaluation);
+  if (report_) report_->AddResults(metrics, classes.report, classes.errors);
   return std::nullopt;
 }
 
 std::string FinetuneRun::ErrorsOf(const Evaluation& evaluation) {
   const DataSplit split = ValidationSplit(task_.options);
-  try {
-    if (split.rows != DataSplit::Rows::kAll || split.drops_duplicates || split.files.size() != 1) {
-      throw Error(absl::StatusCode::kUnimplemented,
-                  "the texts are read again only if the validation data are all rows of one file");
+  std::string reason =
+      "the texts are read again only if the validation data are all rows of one file";
+  if (split.rows == DataSplit::Rows::kAll && !split.drops_duplicates && split.files.size() == 1) {
+    try {
+      return ErrorTable(evaluation, *task_.validation.dataset, task_.labels,
+                        {.path = split.files[0],
+                         .columns = task_.text_columns,
+                         .invalid_utf8 = OnInvalidUtf8(options_)});
+    } catch (const Error& e) {  // the file is gone, or another one by now
+      reason = e.message();
     }
-    return ErrorTable(evaluation, *task_.validation.dataset, task_.labels,
-                      {.path = split.files[0],
-                       .columns = task_.text_columns,
-                       .invalid_utf8 = OnInvalidUtf8(options_)});
-  } catch (const Error& e) {  // or the file is gone, or another one by now
-    printer_.out() << "note: eval_errors.tsv is not written: " << e.message() << std::endl;
-    return "";
   }
+  printer_.out() << "note: eval_errors.tsv is not written: " << reason << std::endl;
+  return "";
 }
 
-void FinetuneRun::ReportClasses(const Evaluation& evaluation) {
-  const TokenizedDataset& dataset = *task_.validation.dataset;
-  const EvaluationResults results = ResultsOf(evaluation, dataset, task_.labels);
+ClassResults FinetuneRun::ReportClasses(const Evaluation& evaluation) {
+  const EvaluationResults results = ResultsOf(evaluation, *task_.validation.dataset, task_.labels);
   out_->WriteJson("eval_report.json", results.json);
   PrintReport(printer_.out(), *results.classes, task_.labels.names());
   const std::string errors = ErrorsOf(evaluation);
-  if (report_) report_->AddResults({}, results.json, errors);
-  if (errors.empty()) return;
-  out_->Write("eval_errors.tsv", errors);
+  if (!errors.empty()) out_->Write("eval_errors.tsv", errors);
+  return {.report = results.json, .errors = errors};
 }
 
 std::optional<int> FinetuneRun::Predict() {
