@@ -5,14 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -22,29 +18,25 @@
 #include "lathe/apps/cli/restart_with_short_spin.h"
 #include "lathe/apps/finetune/card_facts.h"
 #include "lathe/apps/finetune/check_ranks_agree.h"
+#include "lathe/apps/finetune/class_results.h"
 #include "lathe/apps/finetune/decisions.h"
+#include "lathe/apps/finetune/found_output.h"
 #include "lathe/apps/finetune/report_page_options.h"
 #include "lathe/apps/finetune/resume_command.h"
+#include "lathe/apps/finetune/run_end.h"
 #include "lathe/apps/finetune/summary.h"
 #include "lathe/apps/finetune/tracked_options.h"
 #include "lathe/apps/options/options.h"
 #include "lathe/apps/results/results_table.h"
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
 #include "lathe/core/base/log.h"
 #include "lathe/distributed/accelerator.h"
-#include "lathe/distributed/job/error_report.h"
 #include "lathe/distributed/job/job.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
-#include "lathe/distributed/liveness/who_reports.h"
-#include "lathe/models/config/problem_type.h"
 #include "lathe/train/callbacks/callbacks.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/evaluation.h"
-#include "lathe/train/evaluation_results.h"
 #include "lathe/train/loss_options.h"
-#include "lathe/train/rows/data_split.h"
-#include "lathe/train/rows/read_table.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/progress.h"
@@ -53,75 +45,6 @@
 
 namespace lathe {
 namespace {
-
-// Throws if the folder holds another model: results that lie beside a model are taken for its own.
-void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options) {
-  std::error_code code;
-  if (options.do_train || options.overwrite_output_dir ||
-      !std::filesystem::exists(out.File("config.json"), code) ||
-      std::filesystem::equivalent(out.path(), options.model_name_or_path, code)) {
-    return;
-  }
-  throw InvalidArgument(out.path() + ": --output_dir holds another model than the one to evaluate",
-                        "choose another folder or pass --overwrite_output_dir");
-}
-
-// Returns the results of earlier runs, which stay as with Trainer. After training there are none,
-// because the model is a new one.
-nlohmann::json EarlierResults(const OutputDir& out, const FinetuneArguments& options) {
-  if (options.do_train) return nlohmann::json::object();
-  try {
-    const auto json = nlohmann::json::parse(ReadFile(out.File("all_results.json")), nullptr, false);
-    if (json.is_object()) return json;
-  } catch (const Error&) {
-    // There are no earlier results.
-  }
-  return nlohmann::json::object();
-}
-
-// Returns the exit code of a job that a signal ended. The signal may have come to some ranks only,
-// say to those of one machine. All ranks end with the signal of the lowest rank that got one. The
-// main process may take long to save before it comes here.
-int EndInterrupted(Accelerator& accelerator) {
-  ProcessGroup& group = accelerator.group();
-  const auto key = [](int rank) { return "interrupted/" + std::to_string(rank); };
-  int agreed = 0;
-  try {
-    group.PostMessage(key(group.rank()), std::to_string(InterruptSignal()));
-    for (int rank = 0; rank < group.size(); ++rank) {
-      const int signal_number = std::stoi(group.AwaitMessage(key(rank), rank));
-      if (agreed == 0) agreed = signal_number;
-    }
-  } catch (const Error&) {
-    agreed = InterruptSignal();  // another rank has ended already
-  }
-  return InterruptedExitCode(agreed);
-}
-
-int WithErrorsReportedOnce(const std::function<int()>& body);
-
-void SetRankPrefix() {
-  if (const int rank = ReadProcessEnvironment().rank; rank > 0) {
-    SetErrorPrefix("rank " + std::to_string(rank) + ": ");
-  }
-}
-
-// While one exists, this process ends as soon as another rank is lost, whatever it waits for.
-class LostRankAlarm {
- public:
-  explicit LostRankAlarm(ProcessGroup& group) : group_(group) {
-    group_.SetAlarm([](const Error& lost) {
-      _exit(ReportErrors(kErrorExitCode,
-                         [&] { return WithErrorsReportedOnce([&]() -> int { throw lost; }); }));
-    });
-  }
-  ~LostRankAlarm() { group_.SetAlarm(nullptr); }
-  LostRankAlarm(const LostRankAlarm&) = delete;
-  LostRankAlarm& operator=(const LostRankAlarm&) = delete;
-
- private:
-  ProcessGroup& group_;
-};
 
 constexpr char kNothingDone[] = "interrupted before the first step; nothing was written";
 
@@ -133,12 +56,6 @@ Accelerator MakeAccelerator(const FinetuneArguments& options) {
   });
   return Accelerator(AcceleratorOptionsOf(options));
 }
-
-// What an evaluation says about classes; empty for regressions.
-struct ClassResults {
-  nlohmann::json report = nlohmann::json::object();  // as in eval_report.json
-  std::string errors;                                // as in eval_errors.tsv; "": there is none
-};
 
 // One run of the program, from the loading of the task to the last file of results.
 class FinetuneRun {
@@ -163,11 +80,6 @@ class FinetuneRun {
   std::optional<int> Train();
   std::optional<int> EvaluateModel();
   std::optional<int> Predict();
-  // Prints the report of classes, and writes it and the most confident errors.
-  ClassResults ReportClasses(const Evaluation& evaluation);
-  // Returns the table of the most confident errors, or prints why there is none and returns "".
-  std::string ErrorsOf(const Evaluation& evaluation);
-
   // Evaluates after all steps. If a rank is lost, the error says where the trained model is.
   Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title);
   // Ends a run whose evaluation after all steps was interrupted. Returns the exit code. The trained
@@ -330,36 +242,10 @@ std::optional<int> FinetuneRun::EvaluateModel() {
   ReportEvaluation(metrics);
   PrintMetrics(printer_.out(), "eval", metrics);
   ClassResults classes;
-  if (out_ && task_.labels.kind() != LabelKind::kRegression) classes = ReportClasses(evaluation);
+  if (out_ && task_.labels.kind() != LabelKind::kRegression)
+    classes = WriteClassResults(evaluation, task_, *out_, printer_.out());
   if (report_) report_->AddResults(metrics, classes.report, classes.errors);
   return std::nullopt;
-}
-
-std::string FinetuneRun::ErrorsOf(const Evaluation& evaluation) {
-  const DataSplit split = ValidationSplit(task_.options);
-  std::string reason =
-      "the texts are read again only if the validation data are all rows of one file";
-  if (split.rows == DataSplit::Rows::kAll && !split.drops_duplicates && split.files.size() == 1) {
-    try {
-      return ErrorTable(evaluation, *task_.validation.dataset, task_.labels,
-                        {.path = split.files[0],
-                         .columns = task_.text_columns,
-                         .invalid_utf8 = OnInvalidUtf8(options_)});
-    } catch (const Error& e) {  // the file is gone, or another one by now
-      reason = e.message();
-    }
-  }
-  printer_.out() << "note: eval_errors.tsv is not written: " << reason << std::endl;
-  return "";
-}
-
-ClassResults FinetuneRun::ReportClasses(const Evaluation& evaluation) {
-  const EvaluationResults results = ResultsOf(evaluation, *task_.validation.dataset, task_.labels);
-  out_->WriteJson("eval_report.json", results.json);
-  PrintReport(printer_.out(), *results.classes, task_.labels.names());
-  const std::string errors = ErrorsOf(evaluation);
-  if (!errors.empty()) out_->Write("eval_errors.tsv", errors);
-  return {.report = results.json, .errors = errors};
 }
 
 std::optional<int> FinetuneRun::Predict() {
@@ -421,24 +307,6 @@ int Finetune(const ParsedOptions& parsed) {
     throw;
   } catch (const Error& e) {
     throw e.WithHint(WithFlags(e.hint(), parsed.names));
-  }
-}
-
-// If several ranks fail with the same error, one reports it. If a rank is lost, one rank on each
-// machine reports that.
-int WithErrorsReportedOnce(const std::function<int()>& body) {
-  try {
-    return body();
-  } catch (const UsageError& e) {
-    if (!ShouldReport(e, ErrorSource::kCommandLine)) throw ReportedElsewhere{kUsageExitCode};
-    SetRankPrefix();
-    throw;
-  } catch (const LostRankError& e) {
-    return ReportErrors(kLostRankExitCode, [&]() -> int { throw e; });
-  } catch (const Error& e) {
-    const int exit_code = FindLostRanks(e) == nullptr ? kErrorExitCode : kLostRankExitCode;
-    if (!ShouldReport(e)) throw ReportedElsewhere{exit_code};
-    return ReportErrors(exit_code, [&]() -> int { throw e; });
   }
 }
 

@@ -1,0 +1,18 @@
+// What `finetune` finds in its output folder.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "lathe/train/support/output_dir.h"
+#include "lathe/train/support/training_arguments.h"
+
+namespace lathe {
+
+// Throws if the folder holds another model: results that lie beside a model are taken for its own.
+void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options);
+
+// Returns the results of earlier runs, which stay as with Trainer. After training there are none,
+// because the model is a new one.
+nlohmann::json EarlierResults(const OutputDir& out, const FinetuneArguments& options);
+
+}  // namespace lathe
