@@ -12,6 +12,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMostClassesInMatrix = 100;
+// Points of curves: of all labels together, and of one label at least and at most.
+constexpr size_t kMostPointsOfAll = 10'000, kLeastPoints = 10, kMostPoints = 100;
 
 std::optional<double> Mean(double sum, size_t count) {
   if (count == 0) return std::nullopt;
@@ -33,19 +35,39 @@ void CheckPredictions(const Predictions& p) {
 // Fills in what both kinds of labels have alike.
 void AddScores(EvaluationReport& report, const std::vector<ClassCounts>& counts) {
   for (const ClassCounts& count : counts)
-    report.labels.push_back({.counts = count, .scores = ScoresOf(count), .ranking = {}});
+    report.labels.push_back({.counts = count, .scores = ScoresOf(count)});
   report.micro = MicroMean(counts);
   report.macro = MacroMean(counts);
   report.weighted = WeightedMean(counts);
 }
 
-void AddRankings(EvaluationReport& report) {
+bool IsBinary(const EvaluationReport& report) {
+  return report.kind == LabelKind::kSingleLabel && report.labels.size() == 2;
+}
+
+bool HasCurve(const EvaluationReport& report, size_t label) {
+  return !IsBinary(report) || label == 1;
+}
+
+// Fills in how well the probabilities `scores` of a label find the samples that have it.
+void AddRanking(EvaluationReport& report, size_t label, const std::vector<double>& scores,
+                const std::vector<uint8_t>& positives) {
+  const std::vector<RankLevel> levels = RankLevels(scores, positives);
+  report.labels[label].ranking = RankScores(levels);
+  if (!HasCurve(report, label)) return;
+  const size_t points =
+      std::clamp(kMostPointsOfAll / report.labels.size(), kLeastPoints, kMostPoints);
+  report.labels[label].curve = MakePrecisionRecallCurve(levels, points);
+}
+
+// Fills in the means of what AddRanking has filled in.
+void AddMeanRankings(EvaluationReport& report) {
   std::vector<std::optional<double>> areas, precisions;
   for (const LabelReport& label : report.labels) {
     areas.push_back(label.ranking.roc_auc);
     precisions.push_back(label.ranking.average_precision);
   }
-  const bool binary = report.kind == LabelKind::kSingleLabel && report.labels.size() == 2;
+  const bool binary = IsBinary(report);
   report.roc_auc = binary ? areas[1] : MeanOfDefined(areas);
   report.average_precision = binary ? precisions[1] : MeanOfDefined(precisions);
 }
@@ -67,9 +89,9 @@ EvaluationReport ReportOfClasses(const Predictions& p) {
   std::vector<uint8_t> positives(p.classes.size());
   for (int64_t c = 0; c < p.num_labels; ++c) {
     for (size_t i = 0; i < positives.size(); ++i) positives[i] = p.classes[i] == c;
-    report.labels[static_cast<size_t>(c)].ranking = RankScores(probabilities.OfLabel(c), positives);
+    AddRanking(report, static_cast<size_t>(c), probabilities.OfLabel(c), positives);
   }
-  AddRankings(report);
+  AddMeanRankings(report);
   return report;
 }
 
@@ -96,14 +118,14 @@ EvaluationReport ReportOfLabels(const Predictions& p) {
       for (Calibration* bins : {&calibration, &report.calibration})
         bins->Add(std::max(score, 1 - score), (score > 0.5) == positive);
     }
-    label.ranking = RankScores(scores, positives);
+    AddRanking(report, static_cast<size_t>(c), scores, positives);
     label.log_loss = Mean(loss, scores.size());
     label.calibration_error = calibration.Error();
     loss_of_all += loss;
   }
   report.log_loss = Mean(loss_of_all, p.logits.size());
   if (n > 0) report.accuracy = SubsetAccuracy(predicted, right, p.num_labels);
-  AddRankings(report);
+  AddMeanRankings(report);
   return report;
 }
 
@@ -116,12 +138,21 @@ Json ScoresJson(const ClassScores& scores) {
           {"support", scores.support}};
 }
 
-Json LabelJson(const LabelReport& label, const std::string& name, const EvaluationReport& report) {
+Json CurveJson(const std::optional<PrecisionRecallCurve>& curve) {
+  if (!curve) return nullptr;
+  return {{"precision", curve->precision},
+          {"recall", curve->recall},
+          {"thresholds", curve->thresholds}};
+}
+
+Json LabelJson(size_t c, const std::string& name, const EvaluationReport& report) {
+  const LabelReport& label = report.labels[c];
   Json json = ScoresJson(label.scores);
   json["label"] = name;
   json["predicted"] = label.counts.predicted;
   json["roc_auc"] = OrNull(label.ranking.roc_auc);
   json["average_precision"] = OrNull(label.ranking.average_precision);
+  if (HasCurve(report, c)) json["precision_recall_curve"] = CurveJson(label.curve);
   if (report.kind != LabelKind::kMultiLabel) return json;
   json["log_loss"] = OrNull(label.log_loss);
   json["expected_calibration_error"] = OrNull(label.calibration_error);
@@ -193,7 +224,7 @@ Json ReportJson(const EvaluationReport& report, const std::vector<std::string>& 
                {"weighted", ScoresJson(report.weighted)},
                {"classes", Json::array()}};
   for (size_t c = 0; c < names.size(); ++c) {
-    json["classes"].push_back(LabelJson(report.labels[c], names[c], report));
+    json["classes"].push_back(LabelJson(c, names[c], report));
     if (!report.rule.thresholds.empty())
       json["classes"].back()["threshold"] = report.rule.thresholds[c];
   }

@@ -4,8 +4,8 @@
 //   if (report.labels[2].scores.recall) ...       // undefined without samples of class 2
 //   std::cout << ReportJson(report, names).dump(4);
 //
-// Definitions are scikit-learn's (class_scores.h, ranking.h), and Guo et al.'s for calibration.
-// What they leave undefined is nullopt here and null in JSON, never 0.
+// Definitions are scikit-learn's (class_scores.h, ranking.h, precision_recall_curve.h), and Guo et
+// al.'s for calibration. What they leave undefined is nullopt here and null in JSON, never 0.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "lathe/data/metrics/calibration.h"
 #include "lathe/data/metrics/class_scores.h"
 #include "lathe/data/metrics/metrics.h"
+#include "lathe/data/metrics/precision_recall_curve.h"
 #include "lathe/data/metrics/ranking.h"
 
 namespace lathe {
@@ -25,7 +26,10 @@ namespace lathe {
 struct LabelReport {
   ClassCounts counts;
   ClassScores scores;
-  RankingScores ranking;  // by its probability: this label against the rest
+  // How its probability ranks the samples: this label against the rest. There is no curve without
+  // samples of the label, and none of the first of two classes: it would tell what the second does.
+  RankingScores ranking = {};
+  std::optional<PrecisionRecallCurve> curve = {};
   // For one of several labels at once only: the mean of -log of the probability of what is right,
   // and the calibration of the likelier answer, yes or no.
   std::optional<double> log_loss = {};
@@ -56,7 +60,9 @@ EvaluationReport MakeEvaluationReport(const Predictions& predictions);
 
 // Returns the report as JSON. `names` are those of the labels. Up to 100 classes have their
 // confusion matrix in full, rows by the right class; more have a list of its cells above 0. The
-// rule's temperature and thresholds are named if they are not 1 and one half.
+// rule's temperature and thresholds are named if they are not 1 and one half. The curve of a class
+// has at most 100 points. With more than 100 classes it has fewer, so that all curves have about
+// 10,000 points together, but never fewer than ten.
 nlohmann::json ReportJson(const EvaluationReport& report, const std::vector<std::string>& names);
 
 }  // namespace lathe

@@ -48,7 +48,8 @@ std::vector<std::string> Names(int64_t n) {
 TEST(EvaluationReportTest, AgreesWithScikitLearn) {
   std::ifstream in("tests/golden/metrics.json", std::ios::binary);
   const Json cases = Json::parse(in);
-  ASSERT_EQ(cases.size(), 6u);
+  ASSERT_EQ(cases.size(), 9u);
+  int curves = 0;
   for (const Json& one : cases) {
     const bool several = one.at("kind") == "multi";
     const Predictions predictions{
@@ -60,7 +61,10 @@ TEST(EvaluationReportTest, AgreesWithScikitLearn) {
     const Json json = ReportJson(MakeEvaluationReport(predictions), Names(predictions.num_labels));
     const int compared = ExpectPart(json, one.at("expected"), one.at("name"));
     EXPECT_GT(compared, 30);
+    for (const Json& label : one.at("expected").at("classes"))
+      curves += label.contains("precision_recall_curve");
   }
+  EXPECT_EQ(curves, 7);  // of two, three and three labels, without the first of two classes
 }
 
 TEST(EvaluationReportTest, SaysUndefinedInsteadOfZero) {
@@ -72,6 +76,8 @@ TEST(EvaluationReportTest, SaysUndefinedInsteadOfZero) {
   EXPECT_EQ(report.labels[1].scores.precision, 0.0);
   EXPECT_FALSE(report.labels[1].ranking.roc_auc);
   EXPECT_FALSE(report.labels[1].ranking.average_precision);
+  EXPECT_FALSE(report.labels[1].curve);
+  EXPECT_TRUE(report.labels[2].curve);
   EXPECT_FALSE(report.labels[2].scores.precision);
   EXPECT_EQ(report.labels[2].scores.recall, 0.0);
   EXPECT_EQ(report.labels[2].scores.f1, 0.0);
@@ -79,6 +85,7 @@ TEST(EvaluationReportTest, SaysUndefinedInsteadOfZero) {
   EXPECT_DOUBLE_EQ(*report.macro.recall, 0.25);     // of classes 0 and 2: 1 / 2 and 0
   const Json json = ReportJson(report, {"a", "b", "c"});
   EXPECT_TRUE(json["classes"][1]["recall"].is_null());
+  EXPECT_TRUE(json["classes"][1].at("precision_recall_curve").is_null());
   EXPECT_EQ(json["classes"][1]["label"], "b");
   EXPECT_EQ(json["confusion_matrix"], Json::parse("[[1,1,0],[0,0,0],[1,0,0]]"));
 }
@@ -113,6 +120,32 @@ TEST(EvaluationReportTest, ManyClassesHaveCellsInPlaceOfAMatrix) {
   EXPECT_EQ(json["confusion_cells"],
             Json::parse(R"([{"label": "class 5", "prediction": "class 7", "count": 1},
                             {"label": "class 100", "prediction": "class 100", "count": 1}])"));
+}
+
+TEST(EvaluationReportTest, OnlyTheSecondOfTwoClassesHasACurve) {
+  const Json two =
+      ReportJson(MakeEvaluationReport({.logits = {0, 1, 2, 0}, .classes = {1, 0}}), {"a", "b"});
+  EXPECT_FALSE(two["classes"][0].contains("precision_recall_curve"));
+  EXPECT_EQ(two["classes"][1]["precision_recall_curve"]["recall"], Json::parse("[1.0, 1.0, 0.0]"));
+  const Json several = ReportJson(
+      MakeEvaluationReport({.kind = LabelKind::kMultiLabel, .logits = {0, 1}, .scores = {1, 1}}),
+      {"a", "b"});
+  EXPECT_TRUE(several["classes"][0]["precision_recall_curve"].is_object());
+}
+
+TEST(EvaluationReportTest, CurvesOfManyClassesAreShort) {
+  for (const auto& [num_labels, most] : {std::pair(3, 100u), std::pair(250, 40u)}) {
+    Predictions predictions{.num_labels = num_labels};
+    for (int i = 0; i < 400; ++i) {
+      predictions.classes.push_back(i * 7 % 3);
+      for (int c = 0; c < num_labels; ++c)
+        predictions.logits.push_back(static_cast<float>(i * 31 % 401 * (c + 1) % 97) * 0.01f);
+    }
+    const EvaluationReport report = MakeEvaluationReport(predictions);
+    ASSERT_TRUE(report.labels[2].curve);
+    EXPECT_LE(report.labels[2].curve->recall.size(), most);
+    EXPECT_GE(report.labels[2].curve->recall.size(), most / 2);
+  }
 }
 
 TEST(EvaluationReportTest, ConfidencesOnABinsEndBelongToIt) {

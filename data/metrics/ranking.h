@@ -1,11 +1,26 @@
 // How well scores rank the samples that have a label above those that don't.
+//
+//   std::vector<RankLevel> levels = RankLevels(scores, positives);
+//   RankingScores areas = RankScores(levels);
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace lathe {
+
+// A score, and how many samples have this one or a higher one.
+struct RankLevel {
+  double score = 0;
+  int64_t positives = 0, negatives = 0;
+};
+
+// Returns the distinct scores, the highest first. `positives` are [n] of 0 and 1. Throws unless
+// there is a score for each.
+std::vector<RankLevel> RankLevels(std::span<const double> scores,
+                                  std::span<const uint8_t> positives);
 
 struct RankingScores {
   // The area under the ROC curve, as scikit-learn's roc_auc_score: the share of pairs of a positive
@@ -18,7 +33,7 @@ struct RankingScores {
   std::optional<double> average_precision = {};
 };
 
-// `positives` are [n] of 0 and 1. Throws unless there is a score for each.
-RankingScores RankScores(std::span<const double> scores, std::span<const uint8_t> positives);
+// Both values are undefined without levels.
+RankingScores RankScores(std::span<const RankLevel> levels);
 
 }  // namespace lathe

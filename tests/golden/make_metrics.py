@@ -6,7 +6,7 @@
 Needs scikit-learn, SciPy and NumPy. Logits are multiples of 1/4, so that many scores are equal. Keys of the expected values are
 those of ReportJson. What scikit-learn leaves undefined (zero_division=nan, or a warning and nan) is null. A mean of
 ranking scores is that of the defined ones. scikit-learn gives a label without positive samples an average precision of 0
-and warns; that is null, too.
+and warns; that is null, too. The last cases also have precision-recall curves.
 """
 import json
 import math
@@ -63,11 +63,30 @@ def calibration_error(confidence, correct):
     return float(np.sum(counts * np.abs(accuracy - mean_confidence)) / len(confidence))
 
 
+def curve(positives, values):
+    """The precision-recall curve; None without positive samples, where scikit-learn has a recall of 1 and warns."""
+    if not positives.any():
+        return None
+    precision, recall, thresholds = precision_recall_curve(positives, values)
+    return {"precision": precision.tolist(), "recall": recall.tolist(), "thresholds": thresholds.tolist()}
+
+
+def add_curves(report, positives, probabilities):
+    """Adds the curve of each label; of two classes, that of the second."""
+    num_labels = len(report["classes"])
+    for c in range(1 if "confusion_matrix" in report and num_labels == 2 else 0, num_labels):
+        report["classes"][c]["precision_recall_curve"] = curve(positives[:, c], probabilities[:, c])
+
+
+def softmax(logits):
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
+
+
 def report_classes(logits, labels):
     num_labels = logits.shape[1]
     names = list(range(num_labels))
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+    probabilities = softmax(logits)
     predicted = logits.argmax(axis=1)
     precision, recall, f1, support = scores(labels, predicted, None, names)
     classes = [{
@@ -190,6 +209,22 @@ def main():
     right[:, 2] = 1  # one that every sample has
     logits[:, 3] = -np.abs(logits[:, 3]) - 0.25  # one that is never predicted
     several("labels without samples, with all, and never predicted", logits, right)
+
+    # The cases above have no curves.
+    logits = make_logits(rng, 30, 2, 1.5)
+    classes("a curve of two classes", logits, (logits[:, 1] - logits[:, 0] + rng.normal(size=30) > 0).astype(int))
+    add_curves(cases[-1]["expected"], np.eye(2)[cases[-1]["classes"]], softmax(logits))
+    logits = make_logits(rng, 24, 3, 1)
+    labels = (logits + rng.normal(size=(24, 3))).argmax(axis=1)
+    labels[labels == 2] = 0  # a class without samples
+    classes("curves of three classes, one of them without samples", logits, labels)
+    add_curves(cases[-1]["expected"], np.eye(3)[labels], softmax(logits))
+    logits = make_logits(rng, 24, 3, 1)
+    right = (logits + rng.normal(size=(24, 3)) > 0).astype(int)
+    right[:, 1] = 0  # a label without samples
+    right[:, 2] = 1  # one that every sample has
+    several("curves of several labels", logits, right)
+    add_curves(cases[-1]["expected"], right, 1 / (1 + np.exp(-logits)))
 
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "metrics.json"
     lines = ",\n".join(json.dumps(case) for case in cases)
