@@ -70,6 +70,14 @@ TEST_F(EvaluationReportTest, ReportAndErrorsAgreeWithThePredictions) {
       EXPECT_EQ(report["confusion_matrix"][a][b], matrix[names[a]][names[b]]);
   }
   EXPECT_EQ(report["classes"][1]["f1"], report["metrics"]["f1"]);
+  EXPECT_FALSE(report["classes"][0].contains("precision_recall_curve"));
+  const Json& curve = report["classes"][1]["precision_recall_curve"];
+  ASSERT_GE(curve["recall"].size(), 3u);
+  EXPECT_EQ(curve["thresholds"].size() + 1, curve["recall"].size());
+  EXPECT_EQ(curve["recall"].front(), 1);
+  EXPECT_NEAR(curve["precision"].front(),
+              report["classes"][1]["support"].get<double>() / report["num_samples"].get<double>(),
+              1e-9);
 
   const Table errors = ReadTable(Read("out/eval_errors.tsv"));
   ASSERT_EQ(errors.size(), wrong.size());
@@ -96,6 +104,10 @@ TEST_F(EvaluationReportTest, ValuesOfAMissingClassAreUndefined) {
   const Json report = ReadJson("out/eval_report.json");
   EXPECT_TRUE(report["classes"][2]["recall"].is_null()) << report;
   EXPECT_TRUE(report["classes"][2]["roc_auc"].is_null());
+  EXPECT_TRUE(report["classes"][2].at("precision_recall_curve").is_null());
+  EXPECT_TRUE(report["classes"][1]["precision_recall_curve"].is_object());
+  EXPECT_NE(Read("out/report.html").find("Undefined, since the data have no sample: c."),
+            std::string::npos);
   EXPECT_EQ(report["classes"][2]["support"], 0);
   EXPECT_TRUE(report["roc_auc"].is_number());
   EXPECT_NE(run.out.find("undefined"), std::string::npos) << run.out;

@@ -48,6 +48,7 @@ TEST_F(ReportPageTest, HoldsTheNumbersInABrowser) {
   EXPECT_EQ(run.err, "");
   EXPECT_NE(run.out.find("the report is in " + Path("out/report.html")), std::string::npos);
   EXPECT_TRUE(Exists("out/plots/loss.svg"));
+  EXPECT_TRUE(Exists("out/plots/precision_recall.svg"));
   const std::string page = Read("out/report.html");
   EXPECT_NE(page.find("The training has ended, after step 36 of 36"), std::string::npos);
   EXPECT_EQ(page.find("http-equiv"), std::string::npos);
@@ -68,6 +69,10 @@ TEST_F(ReportPageTest, HoldsTheNumbersInABrowser) {
   EXPECT_EQ(Count(loss, "<th scope=\"row\">"), 36);
   EXPECT_EQ(Count(loss, "</td><td>[0-9.e-]+</td></tr>"), 3);
   EXPECT_GE(Count(FigureOf(dom, "lengths"), "<rect class=\"s0\""), 2);
+  const std::string curve = FigureOf(dom, "precision_recall");
+  EXPECT_EQ(Count(curve, "<path class=\"s0\" d=\"M[^\"]*V[^\"]*H"), 1) << curve;
+  EXPECT_EQ(Count(curve, "<th scope=\"row\">[0-9.]+</th><td>[0-9.]+</td></tr>"), 11) << curve;
+  EXPECT_EQ(Count(curve, "tabindex=\"0\""), 2) << curve;  // the plot, and the table
 }
 
 TEST_F(ReportPageTest, TellsThatATrainingWasInterrupted) {

@@ -14,8 +14,8 @@ constexpr double kLeft = 68, kRight = 12, kBottom = 42;  // beside and below the
 constexpr double kNoLegend = 12, kLegendRow = 18;        // above it
 constexpr size_t kMostPoints = 400;                      // of a curve
 constexpr size_t kMostMarkers = 40;                      // points that are also drawn as dots
-constexpr size_t kNumStyles = 6;                         // classes s0 ... s5
 constexpr size_t kMostBarNames = 12;                     // that fit below the bars
+constexpr size_t kMostCharacters = 50;                   // of a name in the legend
 
 // A scale from values to places in the figure.
 class Axis {
@@ -92,6 +92,22 @@ std::string XLabel(const ChartOptions& options) {
              : Text((kLeft + kWidth - kRight) / 2, kHeight - 6, "middle", options.x_label);
 }
 
+bool BeginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+
+size_t CountCharacters(std::string_view utf8) {
+  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), BeginsCharacter));
+}
+
+// Returns the name, or as much of it as fits into the legend and "…".
+std::string NameInLegend(const std::string& name) {
+  if (CountCharacters(name) <= kMostCharacters) return name;
+  size_t end = 0, characters = 0;
+  for (; end < name.size(); ++end) {
+    if (BeginsCharacter(name[end]) && ++characters == kMostCharacters) break;
+  }
+  return name.substr(0, end) + "…";
+}
+
 // Rows above the plot. A single series needs no legend: the title says what it is.
 struct Legend {
   std::string svg;
@@ -104,7 +120,8 @@ Legend MakeLegend(const std::vector<Series>& series, bool bars) {
   constexpr double kCharacter = 7.5, kMark = 26, kGap = 16;
   double at = kLeft, row = 0;
   for (size_t i = 0; i < series.size(); ++i) {
-    const double width = kMark + kCharacter * static_cast<double>(series[i].name.size());
+    const std::string name = NameInLegend(series[i].name);
+    const double width = kMark + kCharacter * static_cast<double>(CountCharacters(name));
     if (at > kLeft && at + width > kWidth - kRight) {
       at = kLeft;
       ++row;
@@ -113,14 +130,15 @@ Legend MakeLegend(const std::vector<Series>& series, bool bars) {
     legend.svg += bars ? "<rect class=\"" + StyleOf(i) + "\" x=\"" + Place(at + 6) + "\" y=\"" +
                              Place(y - 6) + "\" width=\"12\" height=\"12\"/>"
                        : Line(StyleOf(i), at, y, at + kMark - 4, y);
-    legend.svg += Text(at + kMark, y + 4, "start", series[i].name);
+    legend.svg += Text(at + kMark, y + 4, "start", name);
     at += width + kGap;
   }
   legend.height += kLegendRow * (row + 1);
   return legend;
 }
 
-std::string Curve(const Series& series, const Axis& x, const Axis& y, const std::string& style) {
+std::string Curve(const Series& series, const Axis& x, const Axis& y, const std::string& style,
+                  bool steps) {
   std::string path, dots;
   bool pen_is_down = false;
   const bool marked = series.x.size() <= kMostMarkers;
@@ -130,7 +148,7 @@ std::string Curve(const Series& series, const Axis& x, const Axis& y, const std:
       continue;
     }
     const std::string px = Place(x.At(series.x[i])), py = Place(y.At(series.y[i]));
-    path += (pen_is_down ? "L" : "M") + px + " " + py;
+    path += pen_is_down && steps ? "V" + py + "H" + px : (pen_is_down ? "L" : "M") + px + " " + py;
     pen_is_down = true;
     if (!marked) continue;
     dots += "<circle class=\"" + style + "\" cx=\"" + px + "\" cy=\"" + py + "\" r=\"3\"><title>" +
@@ -164,7 +182,7 @@ std::string LineChart(const std::vector<Series>& series, const ChartOptions& opt
     const double low = std::max(x.low(), y.low()), high = std::min(x.high(), y.high());
     svg += Line("reference", x.At(low), y.At(low), x.At(high), y.At(high));
   }
-  for (size_t i = 0; i < drawn.size(); ++i) svg += Curve(drawn[i], x, y, StyleOf(i));
+  for (size_t i = 0; i < drawn.size(); ++i) svg += Curve(drawn[i], x, y, StyleOf(i), options.steps);
   return svg + "</svg>";
 }
 
@@ -235,9 +253,9 @@ std::vector<double> RoundTicks(double low, double high, int most) {
 }
 
 std::string_view ChartStyle() {
-  return R"(.chart{--s0:#0064a4;--s1:#c04a00;--s2:#00785a;--s3:#a0437d;--s4:#6a5300;--s5:#5b4bb5;--line:#c9ced6;color:#1c2530;
+  return R"(.chart{--s0:#0064a4;--s1:#c04a00;--s2:#00785a;--s3:#a0437d;--s4:#6a5300;--s5:#5b4bb5;--s6:#8f1d1d;--s7:#4d5a66;--line:#c9ced6;color:#1c2530;
 font:13px system-ui,sans-serif}
-@media (prefers-color-scheme:dark){.chart{--s0:#6fb7f2;--s1:#ff9a5c;--s2:#4fd1a5;--s3:#e79ac8;--s4:#e3c65a;--s5:#b3a6ff;--line:#3a4450;
+@media (prefers-color-scheme:dark){.chart{--s0:#6fb7f2;--s1:#ff9a5c;--s2:#4fd1a5;--s3:#e79ac8;--s4:#e3c65a;--s5:#b3a6ff;--s6:#ff8a8a;--s7:#b9c6d2;--line:#3a4450;
 color:#e6eaf0}}
 .chart text{fill:currentColor;stroke:none}
 .chart path{fill:none;stroke-width:2;stroke-linejoin:round}
@@ -245,10 +263,12 @@ color:#e6eaf0}}
 .chart .reference{stroke:currentColor;stroke-width:1;stroke-dasharray:2 4}
 .chart .s0{stroke:var(--s0)}.chart .s1{stroke:var(--s1);stroke-dasharray:7 3}.chart .s2{stroke:var(--s2);stroke-dasharray:2 3}
 .chart .s3{stroke:var(--s3);stroke-dasharray:9 3 2 3}.chart .s4{stroke:var(--s4);stroke-dasharray:4 4}
-.chart .s5{stroke:var(--s5);stroke-dasharray:12 4}
+.chart .s5{stroke:var(--s5);stroke-dasharray:12 4}.chart .s6{stroke:var(--s6);stroke-dasharray:14 3 2 3 2 3}
+.chart .s7{stroke:var(--s7);stroke-dasharray:1 4}
 .chart circle,.chart rect{stroke:none!important}
 .chart .s0:is(circle,rect){fill:var(--s0)}.chart .s1:is(circle,rect){fill:var(--s1)}.chart .s2:is(circle,rect){fill:var(--s2)}
 .chart .s3:is(circle,rect){fill:var(--s3)}.chart .s4:is(circle,rect){fill:var(--s4)}.chart .s5:is(circle,rect){fill:var(--s5)}
+.chart .s6:is(circle,rect){fill:var(--s6)}.chart .s7:is(circle,rect){fill:var(--s7)}
 )";
 }
 

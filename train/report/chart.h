@@ -8,12 +8,16 @@
 // colour alone tells nothing. All functions are pure; numbers that are not finite are left out.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace lathe {
+
+// Series of a figure that look different. Further ones look like the first ones again.
+inline constexpr size_t kNumStyles = 8;
 
 struct Series {
   std::string name;
@@ -26,10 +30,12 @@ struct ChartOptions {
   std::optional<double> x_low = {}, x_high = {};  // else those of the values; not for bars
   std::optional<double> y_low = {}, y_high = {};
   bool diagonal = false;  // draws the line y = x for comparison
+  // Draws steps: the y of a point holds from the x of the point before it.
+  bool steps = false;
 };
 
 // Returns curves over one pair of axes. A longer series is drawn as the means of neighbours
-// (Thinned). Series without a point appear in the legend only.
+// (Thinned). Series without a point appear in the legend only, which cuts long names.
 std::string LineChart(const std::vector<Series>& series, const ChartOptions& options);
 
 // Returns a bar of height y[i] for each name, beside those of the other series. The bars begin at 0

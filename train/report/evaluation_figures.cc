@@ -15,6 +15,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kMostClasses = 30;  // that a figure or a matrix shows
 constexpr size_t kMostPairs = 30;    // of confused classes
+constexpr size_t kMostNamesInNote = 10;
 
 // Returns the number under the key, or NaN if it is undefined.
 double NumberOr(const Json& object, const char* key) {
@@ -77,6 +78,110 @@ Figure CalibrationFigure(const Json& bins) {
                                          .y_low = 0,
                                          .y_high = 1,
                                          .diagonal = true});
+  return figure;
+}
+
+// The classes that an evaluation has curves for.
+struct CurveClasses {
+  std::vector<size_t> drawn;           // places, in order
+  size_t defined = 0;                  // at least as many as are drawn
+  std::vector<std::string> undefined;  // names of those without samples
+};
+
+// If there are too many curves, those of the classes with fewest samples are drawn: rare classes
+// are what a mean over all samples doesn't show.
+CurveClasses ClassesWithCurves(const Json& classes) {
+  CurveClasses result;
+  for (size_t c = 0; c < classes.size(); ++c) {
+    const auto curve = classes[c].find("precision_recall_curve");
+    if (curve == classes[c].end()) continue;
+    if (curve->is_object()) {
+      result.drawn.push_back(c);
+    } else {
+      result.undefined.push_back(classes[c].at("label").get<std::string>());
+    }
+  }
+  result.defined = result.drawn.size();
+  if (result.defined <= kNumStyles) return result;
+  std::stable_sort(result.drawn.begin(), result.drawn.end(), [&](size_t a, size_t b) {
+    return NumberOr(classes[a], "support") < NumberOr(classes[b], "support");
+  });
+  result.drawn.resize(kNumStyles);
+  std::sort(result.drawn.begin(), result.drawn.end());
+  return result;
+}
+
+// Returns the curve of a class, by rising recall.
+Series CurveOf(const Json& one) {
+  const Json& curve = one.at("precision_recall_curve");
+  Series series{.name = one.at("label").get<std::string>(),
+                .x = curve.at("recall").get<std::vector<double>>(),
+                .y = curve.at("precision").get<std::vector<double>>()};
+  std::reverse(series.x.begin(), series.x.end());
+  std::reverse(series.y.begin(), series.y.end());
+  return series;
+}
+
+// Returns the highest precision at a recall of 0, 0.1, ..., 1 or more.
+Series PrecisionTable(const Series& curve) {
+  Series table{.name = curve.name, .x = {}, .y = {}};
+  for (int tenth = 0; tenth <= 10; ++tenth) {
+    double highest = std::nan("");
+    for (size_t i = 0; i < curve.x.size(); ++i) {
+      if (curve.x[i] >= tenth / 10.0) highest = std::fmax(highest, curve.y[i]);
+    }
+    table.x.push_back(tenth / 10.0);
+    table.y.push_back(highest);
+  }
+  return table;
+}
+
+std::string NoteOnCurves(const std::vector<std::string>& undefined) {
+  std::string note =
+      "Each step is a threshold of the probability. The table has the highest precision at each "
+      "recall.";
+  if (undefined.empty()) return note;
+  note += " Undefined, since the data have no sample: ";
+  for (size_t i = 0; i < undefined.size() && i < kMostNamesInNote; ++i)
+    note += (i > 0 ? ", " : "") + undefined[i];
+  if (undefined.size() > kMostNamesInNote)
+    note += " and " + std::to_string(undefined.size() - kMostNamesInNote) + " more";
+  return note + ".";
+}
+
+Figure PrecisionRecallFigure(const Json& classes) {
+  const CurveClasses curves = ClassesWithCurves(classes);
+  const std::string which = curves.defined > curves.drawn.size()
+                                ? " of the " + std::to_string(curves.drawn.size()) + " rarest of " +
+                                      std::to_string(classes.size()) + " classes"
+                                : "";
+  Figure figure{.name = "precision_recall",
+                .title = "Precision and recall" + which,
+                .svg = {},
+                .x_name = "recall of at least",
+                .series = {},
+                .row_names = {},
+                .note = NoteOnCurves(curves.undefined)};
+  for (const size_t c : curves.drawn) {
+    figure.series.push_back(CurveOf(classes[c]));
+    figure.table.push_back(PrecisionTable(figure.series.back()));
+  }
+  if (figure.series.empty()) return figure;
+  if (classes.size() == 2 && figure.series.size() == 1)
+    figure.title += " of " + figure.series[0].name;
+  // The legend names undefined ones, too, as far as it has styles.
+  for (const std::string& name : curves.undefined) {
+    if (figure.series.size() < kNumStyles)
+      figure.series.push_back({.name = name + ": undefined", .x = {}, .y = {}});
+  }
+  figure.svg = LineChart(figure.series, {.title = figure.title,
+                                         .x_label = "recall" + which,
+                                         .y_label = "precision",
+                                         .x_low = 0,
+                                         .x_high = 1,
+                                         .y_low = 0,
+                                         .y_high = 1,
+                                         .steps = true});
   return figure;
 }
 
@@ -150,6 +255,10 @@ std::vector<Figure> EvaluationFigures(const Json& report) {
     figures.push_back(ClassFigure(*classes));
   if (const auto bins = report.find("calibration_bins"); bins != report.end()) {
     Figure figure = CalibrationFigure(*bins);
+    if (!figure.svg.empty()) figures.push_back(std::move(figure));
+  }
+  if (const auto classes = report.find("classes"); classes != report.end()) {
+    Figure figure = PrecisionRecallFigure(*classes);
     if (!figure.svg.empty()) figures.push_back(std::move(figure));
   }
   return figures;

@@ -111,13 +111,14 @@ std::string NumberCell(double value) {
 
 // Returns a table with a row for each x, and a column for each series.
 std::string NumbersTable(const Figure& figure) {
+  const std::vector<Series>& columns = figure.table.empty() ? figure.series : figure.table;
   std::map<double, std::vector<double>> rows;
   bool thinned = false;
-  for (size_t s = 0; s < figure.series.size(); ++s) {
-    const Series shown = Thinned(figure.series[s], kMostRows);
-    thinned = thinned || shown.x.size() < figure.series[s].x.size();
+  for (size_t s = 0; s < columns.size(); ++s) {
+    const Series shown = Thinned(columns[s], kMostRows);
+    thinned = thinned || shown.x.size() < columns[s].x.size();
     for (size_t i = 0; i < shown.x.size(); ++i) {
-      auto& row = rows.try_emplace(shown.x[i], figure.series.size(), std::nan("")).first->second;
+      auto& row = rows.try_emplace(shown.x[i], columns.size(), std::nan("")).first->second;
       row[s] = shown.y[i];
     }
   }
@@ -126,8 +127,7 @@ std::string NumbersTable(const Figure& figure) {
                      "</summary><div class=\"scroll\" tabindex=\"0\"><table><thead><tr>"
                      "<th scope=\"col\">" +
                      EscapeHtml(figure.x_name) + "</th>";
-  for (const Series& one : figure.series)
-    html += "<th scope=\"col\">" + EscapeHtml(one.name) + "</th>";
+  for (const Series& one : columns) html += "<th scope=\"col\">" + EscapeHtml(one.name) + "</th>";
   html += "</tr></thead><tbody>";
   for (const auto& [x, values] : rows) {
     const auto name = static_cast<size_t>(x);
@@ -152,7 +152,7 @@ a{color:var(--link)}.skip{position:absolute;left:-999rem}.skip:focus{left:1rem}
 nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1rem;padding:0;list-style:none}
 .figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,30rem),1fr));gap:1rem}
 figure{margin:0;padding:.75rem;border:1px solid var(--edge);border-radius:.5rem;min-width:0}
-figcaption{font-weight:600;margin-bottom:.25rem}
+figcaption{font-weight:600;margin-bottom:.25rem}figure p{margin:0 0 .25rem}
 .plot{overflow-x:auto}.plot svg{display:block;width:100%;min-width:18rem;height:auto}
 .scroll{overflow:auto;max-height:20rem}
 table{border-collapse:collapse}th,td{padding:.2rem .6rem;border-bottom:1px solid var(--edge);text-align:right}
@@ -258,8 +258,10 @@ std::string ReportPage(const ReportContents& contents, const std::vector<Figure>
       "<section><h2 id=\"figures\">Figures</h2>\n<div class=\"figures\">\n";
   for (const Figure& figure : figures) {
     html += "<figure id=\"" + figure.name + "\"><figcaption>" + EscapeHtml(figure.title) +
-            "</figcaption><div class=\"plot\" tabindex=\"0\">" + figure.svg + "</div>" +
-            NumbersTable(figure) + "</figure>\n";
+            "</figcaption>" +
+            (figure.note.empty() ? "" : "<p>" + EscapeHtml(figure.note) + "</p>") +
+            "<div class=\"plot\" tabindex=\"0\">" + figure.svg + "</div>" + NumbersTable(figure) +
+            "</figure>\n";
   }
   return html + "</div></section>\n" + TableSection("confusion", "Confusion matrix", confusion) +
          TableSection("errors", "Most confident errors",

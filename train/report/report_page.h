@@ -42,6 +42,8 @@ struct Figure {
   std::string x_name;                       // heads the first column of the numbers
   std::vector<Series> series;               // x names the rows
   std::vector<std::string> row_names = {};  // of row x = 0, 1, ...; empty: x itself
+  std::string note = {};                    // stands below the title
+  std::vector<Series> table = {};           // the numbers, if they are not those of `series`
 };
 
 // Returns the figures for which there are numbers.

@@ -53,6 +53,22 @@ TEST(LineChart, PlacesPointsByTheirValues) {
   EXPECT_NE(svg.find("a: 1 at 10"), std::string::npos);
 }
 
+TEST(LineChart, DrawsSteps) {
+  const std::string svg = LineChart({{.name = "a", .x = {0, 0.5, 1}, .y = {1, 0.5, 0}}},
+                                    {.title = "T", .y_low = 0, .y_high = 1, .steps = true});
+  // Down first, then to the right.
+  EXPECT_NE(svg.find("d=\"M68.0 12.0V115.0H288.0V218.0H508.0\""), std::string::npos) << svg;
+}
+
+TEST(LineChart, CutsLongNamesInTheLegend) {
+  std::string name;
+  for (int i = 0; i < 60; ++i) name += "é";
+  const std::string svg = LineChart(
+      {{.name = name, .x = {}, .y = {}}, {.name = "b", .x = {}, .y = {}}}, {.title = "T"});
+  EXPECT_NE(svg.find(">" + name.substr(0, 98) + "…<"), std::string::npos) << svg;
+  EXPECT_EQ(svg.find(name), std::string::npos);
+}
+
 TEST(LineChart, LeavesOutWhatIsNotFinite) {
   const double inf = std::numeric_limits<double>::infinity();
   const std::string svg =
@@ -158,6 +174,70 @@ TEST(EvaluationFigures, ShowClassesAndCalibration) {
   EXPECT_TRUE(EvaluationFigures(Json::object()).empty());
 }
 
+// Gives each class a curve, but for those without samples.
+Json WithCurves(Json report) {
+  for (Json& one : report["classes"]) {
+    one["precision_recall_curve"] = Json{{"precision", {0.25, 0.5, 0.75, 1.0}},
+                                         {"recall", {1.0, 1.0, 0.3, 0.0}},
+                                         {"thresholds", {0.125, 0.5, 0.875}}};
+    if (one["support"] == 0) one["precision_recall_curve"] = nullptr;
+  }
+  return report;
+}
+
+Figure CurvesOf(const Json& report) {
+  for (const Figure& figure : EvaluationFigures(report)) {
+    if (figure.name == "precision_recall") return figure;
+  }
+  return {};
+}
+
+TEST(EvaluationFigures, ShowPrecisionAndRecall) {
+  const Figure figure = CurvesOf(WithCurves(SomeEvaluation(3)));
+  EXPECT_EQ(figure.title, "Precision and recall");
+  ASSERT_EQ(figure.series.size(), 3u);
+  EXPECT_EQ(figure.series[0].name, "<1>");
+  EXPECT_EQ(figure.series[0].x, (std::vector<double>{0, 0.3, 1, 1}));
+  EXPECT_EQ(figure.series[0].y, (std::vector<double>{1, 0.75, 0.5, 0.25}));
+  EXPECT_EQ(figure.series[2].name, "<0>: undefined");
+  EXPECT_TRUE(figure.series[2].x.empty());
+  ASSERT_EQ(figure.table.size(), 2u);
+  EXPECT_EQ(figure.table[1].x[3], 0.3);
+  EXPECT_EQ(figure.table[1].y, (std::vector<double>{1, .75, .75, .75, .5, .5, .5, .5, .5, .5, .5}));
+  EXPECT_TRUE(figure.note.ends_with("Undefined, since the data have no sample: <0>."));
+  // A step to each point, and a line of the legend for each class.
+  EXPECT_EQ(Count(figure.svg, "V"), 2 * 3u);
+  EXPECT_EQ(Count(figure.svg, "<path class=\"s1\""), 2u);
+  EXPECT_EQ(Count(figure.svg, "<path class=\"s2\""), 1u);
+}
+
+TEST(EvaluationFigures, ShowTheCurveOfTheSecondOfTwoClasses) {
+  Json report = WithCurves(SomeEvaluation(2));
+  report["classes"][0].erase("precision_recall_curve");
+  const Figure figure = CurvesOf(report);
+  EXPECT_EQ(figure.title, "Precision and recall of <1>");
+  ASSERT_EQ(figure.series.size(), 1u);
+  EXPECT_EQ(figure.note.find("Undefined"), std::string::npos);
+  report["classes"][1]["precision_recall_curve"] = nullptr;
+  EXPECT_EQ(CurvesOf(report).name, "");
+}
+
+TEST(EvaluationFigures, ShowTheCurvesOfRareClasses) {
+  Json report = SomeEvaluation(40);  // class c has c samples
+  report["classes"][39]["support"] = 1;
+  report["classes"][20]["support"] = 0;
+  const Figure figure = CurvesOf(WithCurves(report));
+  EXPECT_EQ(figure.title, "Precision and recall of the 8 rarest of 40 classes");
+  EXPECT_NE(figure.svg.find(">recall of the 8 rarest of 40 classes<"), std::string::npos);
+  std::vector<std::string> names;
+  for (const Series& series : figure.series) names.push_back(series.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"<1>", "<2>", "<3>", "<4>", "<5>", "<6>", "<7>", "<39>"}));
+  EXPECT_TRUE(figure.note.ends_with("no sample: <0>, <20>.")) << figure.note;
+  for (Json& one : report["classes"]) one["support"] = one["label"] == "<1>" ? 1 : 0;
+  EXPECT_TRUE(CurvesOf(WithCurves(report)).note.ends_with("<9>, <10> and 29 more."));
+}
+
 TEST(EvaluationFigures, ShowTheMostFrequentOfManyClasses) {
   const std::vector<Figure> figures = EvaluationFigures(SomeEvaluation(40));
   ASSERT_EQ(figures[0].row_names.size(), 30u);
@@ -196,10 +276,13 @@ TEST(ReportPage, HoldsAllAndNeedsNoNetwork) {
   EXPECT_EQ(page.find("<script"), std::string::npos);
   EXPECT_EQ(Count(page, "http"), Count(page, "xmlns=\"http://www.w3.org/2000/svg\""));
   EXPECT_EQ(page.find("id=\"errors\""), std::string::npos);
-  contents.evaluation = SomeEvaluation(3);
+  contents.evaluation = WithCurves(SomeEvaluation(3));
   contents.errors = "line\ttext\n7\ta <b> c\n";
   const std::string evaluated = ReportPage(contents, MakeFigures(contents));
-  EXPECT_EQ(Count(evaluated, "<figure "), 10u);
+  EXPECT_EQ(Count(evaluated, "<figure "), 11u);
+  EXPECT_NE(evaluated.find("have no sample: &lt;0&gt;.</p>"), std::string::npos);
+  EXPECT_NE(evaluated.find("<th scope=\"row\">0.3</th><td>0.75</td><td>0.75</td></tr>"),
+            std::string::npos);
   EXPECT_NE(evaluated.find("id=\"confusion\""), std::string::npos);
   EXPECT_NE(evaluated.find("<tr><td>7</td><td>a &lt;b&gt; c</td></tr>"), std::string::npos);
   contents.running = true;
