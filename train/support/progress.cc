@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 
 namespace lathe {
@@ -14,9 +16,32 @@ namespace {
 constexpr auto kBarInterval = std::chrono::milliseconds(100);
 constexpr auto kPlainLineInterval = std::chrono::seconds(10);
 
-int TerminalWidth() {
-  winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+struct TerminalSize {
+  int columns = 80, lines = 24;
+};
+
+TerminalSize SizeOfTerminal() {
+  winsize found{};
+  TerminalSize size;
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &found) != 0) return size;
+  if (found.ws_col > 0) size.columns = found.ws_col;
+  if (found.ws_row > 0) size.lines = found.ws_row;
+  return size;
+}
+
+// Returns true if the terminal shows UTF-8, as the first of these variables that is set says: what
+// POSIX calls the value of LC_CTYPE. The program itself keeps the C locale, which writes numbers
+// with a point.
+bool LocaleIsUtf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == 0) continue;
+    std::string locale = value;
+    std::transform(locale.begin(), locale.end(), locale.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  }
+  return false;
 }
 
 }  // namespace
@@ -51,6 +76,7 @@ std::string FormatNumber(const char* format, double value) {
 Progress::Progress(Options options)
     : options_(std::move(options)), terminal_(isatty(STDERR_FILENO)), done_(options_.begin) {
   options_.enabled = options_.enabled && options_.prints;
+  if (options_.loss_curve && options_.enabled && terminal_) curve_.emplace();
 }
 
 Progress::~Progress() { Clear(); }
@@ -69,7 +95,7 @@ std::string Progress::Line(bool with_bar) const {
   std::string head = options_.title + FormatNumber(" %3.0f%%", 100 * share);
   if (!with_bar) return head + tail;
 
-  const int width = TerminalWidth() - 1;
+  const int width = SizeOfTerminal().columns - 1;
   const int room = std::min(40, width - static_cast<int>(head.size() + tail.size()) - 3);
   if (room >= 5) {
     const int filled = std::clamp(static_cast<int>(std::lround(room * share)), 0, room);
@@ -81,17 +107,36 @@ std::string Progress::Line(bool with_bar) const {
 void Progress::Update(int64_t done, std::optional<double> loss) {
   done_ += done;
   if (loss) loss_ = loss;
+  if (loss && curve_) curve_->Add(*loss);
   const auto now = Clock::now();
   if (!options_.enabled ||
       now - last_shown_ < (terminal_ ? Clock::duration(kBarInterval) : kPlainLineInterval))
     return;
   last_shown_ = now;
   if (terminal_) {
-    std::cerr << '\r' << Line(true) << "\x1b[K" << std::flush;
-    drawn_ = true;
+    Draw();
   } else {
     std::cout << Line(false) << std::endl;
   }
+}
+
+std::vector<std::string> Progress::CurveLines() const {
+  if (!curve_) return {};
+  const TerminalSize size = SizeOfTerminal();
+  if (size.lines < LossCurve::kNumLines + 2) return {};
+  return curve_->Lines(size.columns - 1, LocaleIsUtf8());
+}
+
+void Progress::Draw() {
+  std::string text;
+  // The curve comes first, and the cursor goes back up: it rests behind the bar, as without a
+  // curve.
+  const std::vector<std::string> lines = CurveLines();
+  for (const std::string& line : lines) text += "\r\n" + line + "\x1b[K";
+  if (!lines.empty()) text += "\x1b[" + std::to_string(lines.size()) + "A";
+  text += '\r' + Line(true) + (lines.empty() && curve_ ? "\x1b[J" : "\x1b[K");
+  std::cerr << text << std::flush;
+  drawn_ = true;
 }
 
 void Progress::Print(const std::string& line) {
@@ -101,7 +146,7 @@ void Progress::Print(const std::string& line) {
 }
 
 void Progress::Clear() {
-  if (drawn_) std::cerr << "\r\x1b[K" << std::flush;
+  if (drawn_) std::cerr << (curve_ ? "\r\x1b[J" : "\r\x1b[K") << std::flush;
   drawn_ = false;
 }
 
