@@ -29,6 +29,8 @@ void AddLoggingFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Add("load_best_model_at_end", &o.load_best_model_at_end,
             "save the best model instead of the last one");
   flags.Add("disable_tqdm", &o.disable_tqdm, "show no progress bar");
+  flags.Add("loss_curve", &o.loss_curve,
+            "on a terminal, draw a small curve of the losses below the progress bar");
   flags.Add("report", &o.report, "keep report.html, with curves of the training, in output_dir");
   flags
       .Add("log_level", &o.log_level,

@@ -83,6 +83,8 @@ void Validate(FinetuneArguments& o) {
   if (o.text_columns.size() == 2 && o.text_columns[0] == o.text_columns[1]) {
     throw InvalidArgument("--text_columns names \"" + o.text_columns[0] + "\" twice");
   }
+  Require(!o.loss_curve || !o.disable_tqdm, "--loss_curve and --disable_tqdm exclude each other",
+          "the curve stands below the progress bar; leave one of them out");
   CompleteTrainingArguments(o);
   ValidateLoss(o);
   ValidateDecision(o);
@@ -181,7 +183,8 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   const std::vector<std::string> own = {"output_dir",   "num_threads",   "overwrite_output_dir",
                                         "disable_tqdm", "json_config",   "resume_from_checkpoint",
                                         "run_name",     "dataset_cache", "overwrite_cache",
-                                        "token",        "cache_dir",     "logging_dir"};
+                                        "token",        "cache_dir",     "logging_dir",
+                                        "loss_curve"};
   const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
                                           "train_file",         "test_file",   "validation_file",
                                           "class_weights"};

@@ -47,6 +47,17 @@ TEST(OptionsTest, ASplitExcludesAFile) {
             "--validation_split needs --do_train|name the data to evaluate with --validation_file");
 }
 
+TEST(OptionsTest, ALossCurveNeedsTheBar) {
+  EXPECT_FALSE(Parse({}).loss_curve);
+  const ParsedOptions parsed = ParseOptions({"--model_name_or_path", "m", "--train_file", "t.csv",
+                                             "--do_train", "--output_dir", "o", "--loss_curve"});
+  EXPECT_TRUE(parsed.options.loss_curve);
+  for (const auto& [name, value] : parsed.shared) EXPECT_NE(name, "--loss_curve");
+  EXPECT_EQ(ErrorOf({"--loss_curve", "--disable_tqdm"}),
+            "--loss_curve and --disable_tqdm exclude each other|the curve stands below the "
+            "progress bar; leave one of them out");
+}
+
 TEST(OptionsTest, TheLengthMayFollowFromTheData) {
   EXPECT_EQ(Parse({}).max_seq_length, 128);
   EXPECT_EQ(Parse({"--max_seq_length", "auto"}).max_seq_length, 0);

@@ -11,7 +11,8 @@ void ProgressCallback::OnTrainBegin(const TrainingArguments& arguments, const Tr
   train_.emplace(Progress::Options{.title = "train",
                                    .begin = state.global_step,
                                    .total = state.max_steps,
-                                   .enabled = !arguments.disable_tqdm});
+                                   .enabled = !arguments.disable_tqdm,
+                                   .loss_curve = arguments.loss_curve});
 }
 
 void ProgressCallback::OnStepEnd(const TrainingArguments&, const TrainerState& state,

@@ -9,7 +9,8 @@
 
 namespace lathe {
 
-// Prints on the main process only. arguments.disable_tqdm leaves out the bars.
+// Prints on the main process only. arguments.disable_tqdm leaves out the bars, and
+// arguments.loss_curve adds a curve to that of the steps.
 class ProgressCallback : public Callback {
  public:
   bool SetsControl() const override { return false; }

@@ -105,6 +105,7 @@ struct TrainingArguments {
   std::optional<bool> greater_is_better;
   bool load_best_model_at_end = false;
   bool disable_tqdm = false;
+  bool loss_curve = false;  // below the progress bar, on a terminal
   std::string log_level = "info";
   bool report = true;  // keeps report.html in output_dir up to date
 
