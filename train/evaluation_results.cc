@@ -26,11 +26,12 @@ std::map<int64_t, FileRow> ReadRows(const TextSourceFile& file, std::vector<int6
   TextTableReader reader(file.path, file.invalid_utf8);
   auto next = indices.begin();
   for (int64_t first = 0; next != indices.end();) {
-    const TextTable block = reader.Next();
+    TextTable block = reader.Next();
     if (block.rows() == 0) {
       throw DataLoss(file.path + ": the file has only " + std::to_string(first) +
                      " rows now; it had more before");
     }
+    JoinColumns(block, file.joined);
     for (; next != indices.end() && *next < first + block.rows(); ++next) {
       const auto place = static_cast<size_t>(*next - first);
       FileRow& row = rows[*next];

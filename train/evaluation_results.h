@@ -36,6 +36,7 @@ EvaluationResults ResultsOf(const Evaluation& evaluation, const TokenizedDataset
 struct TextSourceFile {
   std::string path;
   TextColumns columns;
+  JoinedColumns joined = {};  // make columns.first, if there are several
   InvalidUtf8 invalid_utf8 = InvalidUtf8::kError;
 };
 

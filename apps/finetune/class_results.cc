@@ -19,6 +19,7 @@ std::string ErrorsOf(const Evaluation& evaluation, const Task& task, std::ostrea
       return ErrorTable(evaluation, *task.validation.dataset, task.labels,
                         {.path = split.files[0],
                          .columns = task.text_columns,
+                         .joined = task.joined_columns,
                          .invalid_utf8 = OnInvalidUtf8(task.options)});
     } catch (const Error& e) {  // the file is gone, or another one by now
       reason = e.message();

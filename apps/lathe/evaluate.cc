@@ -25,6 +25,7 @@
 #include "lathe/train/evaluation_results.h"
 #include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/read_table.h"
+#include "lathe/train/rows/text_columns.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/task/task.h"
 #include "lathe/train/trainer.h"
@@ -45,7 +46,7 @@ constexpr char kUsage[] =
 
 struct EvaluateCommand : InferenceOptions {
   std::string model, file, output, errors;
-  std::vector<std::string> text_columns;
+  DataArguments data;  // the columns of texts
   std::string label_column = "label";
   bool help = false;
   std::string help_text;
@@ -53,9 +54,17 @@ struct EvaluateCommand : InferenceOptions {
 
 void AddFlags(FlagTable& flags, EvaluateCommand& o) {
   flags.Group("Options");
-  flags.Add("text_columns", &o.text_columns,
+  flags.Add("text_columns", &o.data.text_columns,
             "one or two columns of text (default: sentence1,sentence2 if there are such columns, "
             "else the first one or two that are not the label)");
+  flags.Add("text_column_names", &o.data.text_column_names,
+            "in place of --text_columns: any number of columns that make one text together, "
+            "in this order");
+  flags
+      .Add("text_column_delimiter", &o.data.text_column_delimiter,
+           "what stands between the texts of --text_column_names")
+      .ValueName("TEXT")
+      .default_value = "a space";
   flags.Add("label_column", &o.label_column, "column of the labels");
   flags
       .Add("output", &o.output,
@@ -81,7 +90,7 @@ EvaluateCommand ParseCommand(const std::vector<std::string>& args) {
   if (given.empty()) throw InvalidArgument("MODEL_DIR is missing", kHint);
   if (given.size() < 2) throw InvalidArgument("FILE is missing", kHint);
   if (given.size() > 2) throw InvalidArgument("unexpected argument \"" + given[2] + "\"", kHint);
-  if (o.text_columns.size() > 2) throw InvalidArgument("--text_columns takes one or two columns");
+  CheckTextColumns(o.data);
   ReadPrecision(flags, &o);
   o.model = given[0];
   o.file = given[1];
@@ -112,7 +121,9 @@ FinetuneArguments ArgumentsOf(const EvaluateCommand& o) {
   FinetuneArguments arguments;
   arguments.model_name_or_path = o.model;
   arguments.validation_file = {o.file};
-  arguments.text_columns = o.text_columns;
+  arguments.text_columns = o.data.text_columns;
+  arguments.text_column_names = o.data.text_column_names;
+  arguments.text_column_delimiter = o.data.text_column_delimiter;
   arguments.label_column = o.label_column;
   arguments.max_seq_length = MaxLength(o);
   arguments.invalid_utf8 = o.invalid_utf8;
@@ -158,6 +169,7 @@ void WriteResults(const EvaluationResults& results, const Evaluation& evaluation
   WriteFileAtomically(o.errors, ErrorTable(evaluation, *task.validation.dataset, task.labels,
                                            {.path = ValidationSplit(task.options).files.at(0),
                                             .columns = task.text_columns,
+                                            .joined = task.joined_columns,
                                             .invalid_utf8 = OnInvalidUtf8(task.options)}));
 }
 

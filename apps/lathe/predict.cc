@@ -20,6 +20,7 @@
 #include "lathe/core/hub/resolve_checkpoint.h"
 #include "lathe/data/datasets/text_table_reader.h"
 #include "lathe/train/rows/read_table.h"
+#include "lathe/train/rows/text_columns.h"
 
 namespace lathe {
 namespace {
@@ -41,15 +42,17 @@ struct PredictOptions : InferenceOptions {
   std::vector<std::string> texts;
   bool all_scores = false, pairs = false, help = false;
   std::string file, output;
-  std::vector<std::string> text_columns;
+  DataArguments data;  // the columns of texts
   std::string help_text;
 };
 
 // Throws unless the texts come from one place.
 void CheckSource(const PredictOptions& o) {
   if (o.file.empty()) {
-    for (const auto& [given, name] : {std::pair(!o.text_columns.empty(), "--text_columns"),
-                                      std::pair(!o.output.empty(), "--output")}) {
+    for (const auto& [given, name] :
+         {std::pair(!o.data.text_columns.empty(), "--text_columns"),
+          std::pair(!o.data.text_column_names.empty(), "--text_column_names"),
+          std::pair(!o.output.empty(), "--output")}) {
       if (given) {
         throw InvalidArgument(std::string(name) + " needs --file",
                               "name the file whose rows are to be predicted");
@@ -65,14 +68,11 @@ void CheckSource(const PredictOptions& o) {
     throw InvalidArgument("--file and --pairs contradict each other",
                           "name two columns with --text_columns instead of --pairs");
   }
-  if (o.text_columns.size() > 2) {
-    throw InvalidArgument("--text_columns takes one or two columns");
-  }
+  CheckTextColumns(o.data);
 }
 
-PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
-  PredictOptions o;
-  FlagTable flags(kUsage);
+// It is long because it is a table: one statement for each flag.
+void AddPredictFlags(FlagTable& flags, PredictOptions& o) {
   flags.Group("Options");
   flags.Add("all_scores", &o.all_scores,
             "print the scores of all labels, not only of those that are predicted");
@@ -81,9 +81,18 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
            "predict the rows of a .csv, .tsv, .json or .jsonl file with named columns")
       .ValueName("FILE");
   flags.Add(
-      "text_columns", &o.text_columns,
+      "text_columns", &o.data.text_columns,
       "with --file, the one or two columns of text (default: sentence1,sentence2 if there are "
       "such columns, else the first one or two other than \"label\")");
+  flags.Add(
+      "text_column_names", &o.data.text_column_names,
+      "with --file, in place of --text_columns: any number of columns that make one text together, "
+      "in this order");
+  flags
+      .Add("text_column_delimiter", &o.data.text_column_delimiter,
+           "what stands between the texts of --text_column_names")
+      .ValueName("TEXT")
+      .default_value = "a space";
   flags
       .Add("output", &o.output,
            "with --file, write its rows with predictions to this file, in the same format, and "
@@ -92,6 +101,12 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
   flags.Add("pairs", &o.pairs, "each line or TEXT holds two texts with a tab between them");
   AddInferenceFlags(flags, &o);
   flags.Add("help", &o.help, "show this text");
+}
+
+PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
+  PredictOptions o;
+  FlagTable flags(kUsage);
+  AddPredictFlags(flags, o);
   o.help_text = flags.Help();
   o.texts = flags.Parse(args);
   if (o.help) return o;
@@ -148,12 +163,16 @@ void PredictTexts(const PredictOptions& options) {
 }
 
 // Calls `use` with the predictions of each batch of rows: the block that they lie in, the first
-// row, and the predictions. `block` is the first block of the reader.
+// row, and the predictions. `block` is the first block of the reader. The file's own columns stay
+// as they are, so joined texts are in no column.
 template <typename Use>
 void PredictRows(TextTableReader& reader, TextTable block, const TextColumns& columns,
-                 int64_t batch_size, Predictor& predictor, Use use) {
+                 const JoinedColumns& join, int64_t batch_size, Predictor& predictor, Use use) {
   for (; block.rows() > 0; block = reader.Next()) {
-    const std::vector<std::string>& first = block.column(columns.first);
+    std::vector<std::string> joined;
+    if (!join.names.empty()) joined = JoinedTexts(block, join);
+    const std::vector<std::string>& first =
+        join.names.empty() ? block.column(columns.first) : joined;
     const std::vector<std::string>* second =
         columns.second.empty() ? nullptr : &block.column(columns.second);
     for (int64_t begin = 0; begin < block.rows(); begin += batch_size) {
@@ -175,10 +194,16 @@ void PredictFile(const PredictOptions& options) {
   if (!options.output.empty()) PredictionRows::CheckPaths(options.file, options.output);
   TextTableReader reader(options.file, invalid);
   const TextTable block = reader.Next();
-  const TextColumns columns = ChooseTextColumns(block, options.text_columns);
+  const JoinedColumns join = ColumnsToJoin(options.data);
+  TextColumns columns;
+  if (join.names.empty()) {
+    columns = ChooseTextColumns(block, options.data.text_columns);
+  } else {
+    JoinedTexts(block, join);  // throws before the model is loaded
+  }
   Predictor predictor(PredictorOptionsOf(options, !columns.second.empty()));
   if (options.output.empty()) {
-    PredictRows(reader, block, columns, options.batch_size, predictor,
+    PredictRows(reader, block, columns, join, options.batch_size, predictor,
                 [&](const TextTable&, int64_t, const std::vector<Prediction>& predictions) {
                   Print(predictor, predictions, options.all_scores);
                 });
@@ -190,7 +215,7 @@ void PredictFile(const PredictOptions& options) {
   WriteFileAtomically(options.output, [&](const std::string& temporary) {
     rows.Open(temporary, block);
     PredictRows(
-        reader, block, columns, options.batch_size, predictor,
+        reader, block, columns, join, options.batch_size, predictor,
         [&](const TextTable& of, int64_t first, const std::vector<Prediction>& predictions) {
           rows.Write(of, first, predictions);
         });
@@ -200,8 +225,12 @@ void PredictFile(const PredictOptions& options) {
 
 // Names the flags that help.
 Error WithPredictHint(const Error& e, const PredictOptions& options) {
-  if (e.detail<MissingColumn>() != nullptr)
-    return e.WithHint("name another column with --text_columns, or rename one in the file");
+  if (e.detail<MissingColumn>() != nullptr) {
+    const bool joins = !options.data.text_column_names.empty();
+    return e.WithHint(std::string("name another column with ") +
+                      (joins ? "--text_column_names" : "--text_columns") +
+                      ", or rename one in the file");
+  }
   if (!options.output.empty() && e.message().starts_with(options.output))
     return WithFlagHint(e, "--output");
   return e.message().starts_with(options.file) ? WithFlagHint(e, "--file") : e;

@@ -72,19 +72,11 @@ void CheckTaskFiles(const std::string& task, const FinetuneArguments& o) {
   check(o.do_predict, "--test_file", o.test_file);
 }
 
-void TranslateTexts(const FlagTable& flags, const DropInInputs& inputs, FinetuneArguments& o) {
-  if (!inputs.text_column_names.empty()) {
-    if (flags.given("text_columns")) throw Contradiction("text_column_names", "text_columns");
-    if (inputs.text_column_names.find(',') != std::string::npos) {
-      throw InvalidArgument("--text_column_names " + inputs.text_column_names +
-                                " is not supported: finetune does not join columns to one text",
-                            "pass --text_columns to encode two columns as a pair");
-    }
-    o.text_columns = {inputs.text_column_names};
-  }
+void TranslateTask(const DropInInputs& inputs, FinetuneArguments& o) {
   if (inputs.task_name.empty()) return;
   CheckTaskFiles(inputs.task_name, o);
-  if (o.text_columns.empty()) o.text_columns = GlueColumns().at(inputs.task_name);
+  if (o.text_columns.empty() && o.text_column_names.empty())
+    o.text_columns = GlueColumns().at(inputs.task_name);
   const bool has_scores = inputs.task_name == "stsb";
   if (o.do_regression.value_or(has_scores) != has_scores)
     throw Contradiction("task_name", "do_regression");
@@ -107,8 +99,6 @@ void AddDropInFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inputs
       .Add("task_name", &inputs.task_name,
            "GLUE task whose columns the files have; --train_file and so on are still needed")
       .Choices(tasks);
-  flags.Add("text_column_names", &inputs.text_column_names,
-            "short for --text_columns with one column");
   flags.Add("do_regression", &o.do_regression,
             "whether labels are scores (default: the training file decides)");
   flags.Add("metric_name", &o.metric_name, "a metric that evaluations must have; they have all");
@@ -134,7 +124,7 @@ void TranslateDropInFlags(const FlagTable& flags, const DropInInputs& inputs,
                           FinetuneArguments& o) {
   TranslateWarmup(flags, inputs, o);
   TranslateSampling(flags, inputs.train_sampling_strategy, o);
-  TranslateTexts(flags, inputs, o);
+  TranslateTask(inputs, o);
   TranslateRegression(o);
   if (!inputs.use_cpu) return;
   if (flags.given("device") && o.device != "cpu") throw Contradiction("use_cpu", "device");

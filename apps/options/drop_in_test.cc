@@ -147,7 +147,6 @@ TEST(DropInTest, ValuesThatWouldChangeSomethingAreRefused) {
                                             {"--dataset_name", "imdb"},
                                             {"--remove_columns", "id"},
                                             {"--shuffle_train_dataset"},
-                                            {"--text_column_names", "title,body"},
                                             {"--save_safetensors", "False"},
                                             {"--use_liger_kernel"}}) {
     const std::string error = ErrorOf(args);
@@ -184,7 +183,11 @@ TEST(DropInTest, ValuesThatChangeNothingAreTaken) {
 
 TEST(DropInTest, OtherNamesMeanTheSame) {
   EXPECT_EQ(Parse({"--label_column_name", "class"}).label_column, "class");
-  EXPECT_EQ(Parse({"--text_column_names", "review"}).text_columns, Args{"review"});
+  EXPECT_EQ(Parse({"--text_column_name", "review"}).text_column_names, Args{"review"});
+  EXPECT_EQ(Parse({"--text_column_names", "title,body"}).text_column_names,
+            (Args{"title", "body"}));
+  EXPECT_EQ(Parse({"--text_column_names", "a,b"}).text_column_delimiter, " ");
+  EXPECT_EQ(Parse({"--text_column_delimiter", "\\n"}).text_column_delimiter, "\\n");
   EXPECT_EQ(Parse({"--evaluation_strategy", "epoch"}).eval_strategy, "epoch");
   EXPECT_EQ(Parse({"--per_gpu_train_batch_size", "4"}).per_device_train_batch_size, 4);
   EXPECT_TRUE(Parse({"--full_determinism"}).deterministic);
@@ -224,6 +227,7 @@ TEST(DropInTest, GlueTasksNameTheirColumns) {
   EXPECT_EQ(Parse({"--task_name", "mnli"}).text_columns, (Args{"premise", "hypothesis"}));
   EXPECT_EQ(Parse({"--task_name", "sst2"}).text_columns, Args{"sentence"});
   EXPECT_EQ(Parse({"--task_name", "sst2", "--text_columns", "t"}).text_columns, Args{"t"});
+  EXPECT_EQ(Parse({"--task_name", "sst2", "--text_column_names", "a,b"}).text_columns, Args{});
   EXPECT_EQ(Parse({"--task_name", "stsb"}).do_regression, true);
   EXPECT_EQ(Parse({"--task_name", "rte"}).do_regression, false);
   EXPECT_EQ(ErrorOf({"--task_name", "sst3"}).find("--task_name must be one of cola, "), 0u);

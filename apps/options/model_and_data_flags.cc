@@ -50,6 +50,14 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
       "text_columns", &o.text_columns,
       "one or two columns of text, by name or number (default: sentence1,sentence2 if there are "
       "such columns, else the first one or two that are not the label)");
+  flags.Add("text_column_names", &o.text_column_names,
+            "in place of --text_columns: any number of columns, by name or number, that make one "
+            "text together, in this order");
+  flags
+      .Add("text_column_delimiter", &o.text_column_delimiter,
+           "what stands between the texts of --text_column_names")
+      .ValueName("TEXT")
+      .default_value = "a space";
   flags.Add("label_column", &o.label_column, "column of the labels, by name or number");
   flags
       .Add(

@@ -13,6 +13,7 @@
 #include "lathe/apps/options/transformers_options.h"
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
+#include "lathe/train/rows/text_columns.h"
 
 namespace lathe {
 namespace {
@@ -79,10 +80,7 @@ void Validate(FinetuneArguments& o) {
   Require(!o.do_predict || !o.test_file.empty(), "--do_predict needs --test_file", kFileHint);
   Require(!o.dataset_cache.empty(), "--dataset_cache must not be empty",
           "name a folder, or pass none to keep the data in memory");
-  Require(o.text_columns.size() <= 2, "--text_columns takes one or two columns");
-  if (o.text_columns.size() == 2 && o.text_columns[0] == o.text_columns[1]) {
-    throw InvalidArgument("--text_columns names \"" + o.text_columns[0] + "\" twice");
-  }
+  CheckTextColumns(o);
   Require(!o.loss_curve || !o.disable_tqdm, "--loss_curve and --disable_tqdm exclude each other",
           "the curve stands below the progress bar; leave one of them out");
   CompleteTrainingArguments(o);

@@ -168,8 +168,11 @@ TEST(OptionsTest, ListsTakeCommasOrSpaces) {
   const Args two = {"question", "answer"};
   EXPECT_EQ(Parse({"--text_columns", "question,answer"}).text_columns, two);
   EXPECT_EQ(Parse({"--text_columns", "question", "answer", "--do_train"}).text_columns, two);
-  EXPECT_EQ(ErrorOf({"--text_columns", "a,b,c"}), "--text_columns takes one or two columns|");
-  EXPECT_EQ(ErrorOf({"--text_columns", "a,a"}), "--text_columns names \"a\" twice|");
+  EXPECT_EQ(ErrorOf({"--text_columns", "a,b,c"}),
+            "--text_columns takes one or two columns|pass --text_column_names to join more columns "
+            "to one text");
+  EXPECT_EQ(ErrorOf({"--text_columns", "a,a"}),
+            "--text_columns names \"a\" twice|name each column once");
   EXPECT_EQ(ErrorOf({"--text_columns", "a,,b"}),
             "--text_columns must be a list of names but is \"a,,b\"|");
 }

@@ -46,7 +46,6 @@ constexpr TransformersOption kOptions[] = {
     {"remove_splits", kValue, "", kHubData, "leave it out"},
     {"remove_columns", kValue, "", "only the columns of texts and labels are read",
      "name the texts with --text_columns"},
-    {"text_column_delimiter", kValue, "*", "no columns are joined", ""},
     {"pad_to_max_length", kSwitch, "*", kPadding, ""},
     {"preprocessing_num_workers", kValue, "*", "--num_threads threads tokenize", ""},
     {"shuffle_train_dataset", kSwitch, "false",

@@ -1,6 +1,7 @@
 #include "lathe/data/datasets/text_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lathe/core/base/error.h"
 
@@ -15,6 +16,15 @@ std::string Join(const std::vector<std::string>& names) {
   std::string out;
   for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
   return out;
+}
+
+// Throws if the column has arrays.
+void CheckTexts(const TextTable& table, const std::string& name) {
+  const auto c = static_cast<size_t>(&table.column(name) - table.columns.data());
+  if (c >= table.first_array_lines.size() || table.first_array_lines[c] == 0) return;
+  throw InvalidArgument(At(table.path, table.first_array_lines[c]) + ": the value of " +
+                            Quoted(name) + " is an array but must be a text",
+                        "write it as one string or name another column");
 }
 
 }  // namespace
@@ -55,15 +65,34 @@ TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::str
     throw InvalidArgument(table.path + ": no text column; it has: " + Join(table.names),
                           "name the text column");
   }
-  for (const std::string& name : chosen) {
-    const auto c = static_cast<size_t>(&table.column(name) - table.columns.data());
-    if (c < table.first_array_lines.size() && table.first_array_lines[c] > 0) {
-      throw InvalidArgument(At(table.path, table.first_array_lines[c]) + ": the value of " +
-                                Quoted(name) + " is an array but must be a text",
-                            "write it as one string or name another column");
-    }
-  }
+  for (const std::string& name : chosen) CheckTexts(table, name);
   return {.first = chosen[0], .second = chosen.size() > 1 ? chosen[1] : ""};
+}
+
+std::string JoinedColumns::Name() const {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : " + ") + name;
+  return out;
+}
+
+std::vector<std::string> JoinedTexts(const TextTable& table, const JoinedColumns& columns) {
+  std::vector<std::string> texts(static_cast<size_t>(table.rows()));
+  for (size_t c = 0; c < columns.names.size(); ++c) {
+    const std::vector<std::string>& column = table.column(columns.names[c]);
+    CheckTexts(table, columns.names[c]);
+    for (size_t row = 0; row < texts.size(); ++row)
+      texts[row].append(c > 0 ? columns.delimiter : "").append(column[row]);
+  }
+  return texts;
+}
+
+void JoinColumns(TextTable& table, const JoinedColumns& columns) {
+  if (columns.names.size() < 2) return;
+  std::vector<std::string> texts = JoinedTexts(table, columns);
+  table.names.insert(table.names.begin(), columns.Name());
+  table.columns.insert(table.columns.begin(), std::move(texts));
+  if (!table.first_array_lines.empty())
+    table.first_array_lines.insert(table.first_array_lines.begin(), 0);
 }
 
 }  // namespace lathe

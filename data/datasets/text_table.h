@@ -74,4 +74,20 @@ TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::str
                               const std::string& label_column = "label",
                               const std::string& weight_column = "");
 
+// Columns whose texts make one text together, as run_classification joins them.
+struct JoinedColumns {
+  std::vector<std::string> names;
+  std::string delimiter = " ";
+  // The name of the column that they make: "title + body". It is that of a lone column.
+  std::string Name() const;
+};
+
+// Returns each row's texts of these columns, in their order, with the delimiter between them.
+// Throws as TextTable::column does, and for a value that is an array in JSON.
+std::vector<std::string> JoinedTexts(const TextTable& table, const JoinedColumns& columns);
+
+// Puts a column with these texts, called columns.Name(), in front of the table's columns. Less than
+// two columns need no joining, and leave the table as it is. Throws as JoinedTexts does.
+void JoinColumns(TextTable& table, const JoinedColumns& columns);
+
 }  // namespace lathe

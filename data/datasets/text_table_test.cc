@@ -229,6 +229,42 @@ TEST(ColumnsTest, ArraysAreNoTexts) {
   }
 }
 
+TEST(ColumnsTest, AreJoinedInTheOrderOfTheirNames) {
+  const TextTable file = ParseTextTable("t.csv", "title,body,label\nA,b c,1\n,\"d\ne\",0\n");
+  TextTable table = file;
+  const JoinedColumns columns{.names = {"body", "title", "label"}, .delimiter = "\\n"};
+  EXPECT_EQ(JoinedTexts(table, columns), (Strings{"b c\\nA\\n1", "d\ne\\n\\n0"}));
+  JoinColumns(table, columns);
+  EXPECT_EQ(table.names, (Strings{"body + title + label", "title", "body", "label"}));
+  EXPECT_EQ(table.column(columns.Name()), JoinedTexts(file, columns));
+  EXPECT_EQ(table.column("title"), file.column("title"));
+  EXPECT_EQ(ChooseTextColumns(table, {columns.Name()}).first, columns.Name());
+  // One column, or none, is no work.
+  table = file;
+  JoinColumns(table, {.names = {"body"}});
+  JoinColumns(table, {});
+  EXPECT_EQ(table.names, file.names);
+  EXPECT_EQ(JoinedTexts(table, {.names = {"title", "body"}}), (Strings{"A b c", " d\ne"}));
+}
+
+TEST(ColumnsTest, ColumnsThatCannotBeJoinedAreNamed) {
+  TextTable table = ParseTextTable("t.jsonl",
+                                   "{\"a\": \"x\", \"b\": 7, \"c\": []}\n"
+                                   "{\"a\": \"y\", \"b\": true, \"c\": [1]}\n");
+  EXPECT_EQ(JoinedTexts(table, {.names = {"a", "b"}}), (Strings{"x 7", "y true"}));
+  EXPECT_EQ(Catch([&] {
+              JoinColumns(table, {.names = {"a", "d"}});
+            }).message(),
+            "t.jsonl: no column \"d\"; it has: a, b, c");
+  EXPECT_EQ(Catch([&] {
+              JoinColumns(table, {.names = {"a", "c"}});
+            }).message(),
+            "t.jsonl:1: the value of \"c\" is an array but must be a text");
+  JoinColumns(table, {.names = {"a", "b"}});
+  EXPECT_EQ(Catch([&] { ChooseTextColumns(table, {"c"}); }).message(),
+            "t.jsonl:1: the value of \"c\" is an array but must be a text");
+}
+
 TEST(JsonLinesTest, EndlessNestingIsAnError) {
   const std::string deep = std::string(50000, '[') + std::string(50000, ']');
   EXPECT_THROW(ParseTextTable("t.jsonl", "{\"text\": " + deep + "}\n"), Error);

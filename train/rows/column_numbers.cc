@@ -50,23 +50,31 @@ void Replace(std::string& name, const char* flag, const TextTable& table) {
   name = table.names[*number - 1];
 }
 
+// Replaces numbers in a list of different names.
+void ReplaceAll(std::vector<std::string>& names, const char* flag, const TextTable& table) {
+  for (std::string& name : names) Replace(name, flag, table);
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    if (std::find(names.begin(), name, *name) == name) continue;
+    throw InvalidArgument(
+        table.path + ": " + flag + " names \"" + *name + "\" twice, by its name and by its number",
+        "name each column once");
+  }
+}
+
 }  // namespace
 
 FinetuneArguments WithColumnNames(FinetuneArguments options, const DataSplit& split) {
   const auto is_number = [](const std::string& name) { return NumberIn(name).has_value(); };
   if (!is_number(options.label_column) && !is_number(options.sample_weight_column) &&
-      std::ranges::none_of(options.text_columns, is_number)) {
+      std::ranges::none_of(options.text_columns, is_number) &&
+      std::ranges::none_of(options.text_column_names, is_number)) {
     return options;
   }
   const TextTable table = BeginningOf(split, options);
   Replace(options.label_column, "--label_column", table);
   Replace(options.sample_weight_column, "--sample_weight_column", table);
-  for (std::string& name : options.text_columns) Replace(name, "--text_columns", table);
-  if (options.text_columns.size() == 2 && options.text_columns[0] == options.text_columns[1]) {
-    throw InvalidArgument(table.path + ": --text_columns names \"" + options.text_columns[0] +
-                              "\" twice, by its name and by its number",
-                          "give two columns");
-  }
+  ReplaceAll(options.text_columns, "--text_columns", table);
+  ReplaceAll(options.text_column_names, "--text_column_names", table);
   return options;
 }
 

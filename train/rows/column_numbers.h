@@ -1,4 +1,4 @@
-// Columns that are given by their numbers: --text_columns 1,3.
+// Columns that are given by their numbers: --text_columns 1,3 or --text_column_names 2,4,5.
 #pragma once
 
 #include "lathe/train/rows/data_split.h"

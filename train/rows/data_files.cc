@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "lathe/core/base/error.h"
+#include "lathe/train/rows/text_columns.h"
 
 namespace lathe {
 namespace {
@@ -73,7 +74,7 @@ std::string NameOfFiles(const Strings& files) {
 }
 
 TextColumns ChooseColumns(const std::vector<TextTable>& tables, const FinetuneArguments& options) {
-  const TextColumns columns = ChooseTextColumns(tables.front(), options.text_columns,
+  const TextColumns columns = ChooseTextColumns(tables.front(), NamedTextColumns(options),
                                                 options.label_column, options.sample_weight_column);
   Strings names = {columns.first};
   if (!columns.second.empty()) names.push_back(columns.second);

@@ -19,7 +19,7 @@ std::vector<std::string> DataFiles(const std::vector<std::string>& names, const 
 std::string NameOfFiles(const std::vector<std::string>& files);
 
 // Returns the columns of texts that all files have: ChooseTextColumns of the first, which the
-// others must have, too. There must be a table.
+// others must have, too. There must be a table. Columns that are to be joined are joined already.
 TextColumns ChooseColumns(const std::vector<TextTable>& tables, const FinetuneArguments& options);
 
 // Throws unless a table has the columns of the first one, in any order. The error names the file.

@@ -8,6 +8,8 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/train/rows/column_numbers.h"
+#include "lathe/train/rows/read_table.h"
+#include "lathe/train/rows/text_columns.h"
 
 namespace lathe {
 namespace {
@@ -123,8 +125,66 @@ TEST_F(DataFilesTest, ColumnsMayHaveNumbers) {
               with_names({"1", "id"}, "label");
             }),
             Path("a.csv") +
-                ": --text_columns names \"id\" twice, by its name and by its number|give "
-                "two columns");
+                ": --text_columns names \"id\" twice, by its name and by its number|name "
+                "each column once");
+}
+
+TEST_F(DataFilesTest, ColumnsThatAreJoinedMayHaveNumbers) {
+  Write("a.csv", "id,title,body,label\n1,x,y,0\n2,z,\"\",1\n");
+  const DataSplit split = {.flag = "--train_file", .files = {Path("a.csv")}, .wanted = true};
+  FinetuneArguments options;
+  options.text_column_names = {"3", "title", "1"};
+  options.text_column_delimiter = "\n";
+  options = WithColumnNames(options, split);
+  EXPECT_EQ(options.text_column_names, (Strings{"body", "title", "id"}));
+  const std::vector<TextTable> tables = ReadTables(split, options);
+  const TextColumns columns = ChooseColumns(tables, options);
+  EXPECT_EQ(columns.first, "body + title + id");
+  EXPECT_EQ(columns.second, "");
+  EXPECT_EQ(tables[0].column(columns.first), (Strings{"y\nx\n1", "\nz\n2"}));
+  ForEachBlock(split, options, [&](TextTable& rows, size_t /*file*/) {
+    EXPECT_EQ(rows.columns, tables[0].columns);
+    EXPECT_EQ(rows.names, tables[0].names);
+  });
+  EXPECT_EQ(ErrorOf([&] {
+              options.text_column_names = {"id", "1"};
+              WithColumnNames(options, split);
+            }),
+            Path("a.csv") +
+                ": --text_column_names names \"id\" twice, by its name and by its number|name "
+                "each column once");
+}
+
+TEST_F(DataFilesTest, ALoneColumnNeedsNoJoining) {
+  Write("a.csv", "text,label\nx,0\ny,1\n");
+  FinetuneArguments options;
+  options.text_column_names = {"text"};
+  const std::vector<TextTable> tables =
+      ReadTables({.flag = "--train_file", .files = {Path("a.csv")}, .wanted = true}, options);
+  EXPECT_EQ(tables[0].names, (Strings{"text", "label"}));
+  EXPECT_EQ(ChooseColumns(tables, options).first, "text");
+}
+
+TEST_F(DataFilesTest, ColumnsOfTextsThatContradict) {
+  const auto error_of = [](const Strings& pair, const Strings& joined,
+                           const std::string& delimiter = " ") {
+    DataArguments options;
+    options.text_columns = pair;
+    options.text_column_names = joined;
+    options.text_column_delimiter = delimiter;
+    return ErrorOf([&] { CheckTextColumns(options); });
+  };
+  EXPECT_EQ(error_of({"a", "b"}, {}), "no error");
+  EXPECT_EQ(error_of({}, {"a", "b", "c"}), "no error");
+  EXPECT_EQ(error_of({"a", "b", "c"}, {}),
+            "--text_columns takes one or two columns|pass --text_column_names to join more columns "
+            "to one text");
+  EXPECT_EQ(error_of({}, {"a", "b", "a"}),
+            "--text_column_names names \"a\" twice|name each column once");
+  EXPECT_EQ(error_of({"a"}, {"a"}),
+            "--text_column_names and --text_columns contradict each other|leave one of them out");
+  EXPECT_EQ(error_of({}, {"a", "b"}, "\xff"),
+            "--text_column_delimiter is not UTF-8|pass text, or leave it out for a space");
 }
 
 }  // namespace

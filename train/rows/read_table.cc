@@ -4,6 +4,7 @@
 
 #include "lathe/data/datasets/text_table_reader.h"
 #include "lathe/train/rows/data_files.h"
+#include "lathe/train/rows/text_columns.h"
 
 namespace lathe {
 
@@ -52,11 +53,13 @@ std::vector<TextTable> ReadTables(const DataSplit& split, const FinetuneArgument
     }
     CheckSameColumns(tables.front(), tables.back(), split.flag);
   }
+  for (TextTable& table : tables) JoinColumns(table, ColumnsToJoin(options));
   return tables;
 }
 
 void ForEachBlock(const DataSplit& split, const FinetuneArguments& options,
                   const std::function<void(TextTable& rows, size_t file)>& use) {
+  const JoinedColumns joined = ColumnsToJoin(options);
   TextTable first;  // its columns, without rows
   for (size_t file = 0; file < split.files.size(); ++file) {
     std::optional<TextTableReader> reader;
@@ -74,6 +77,7 @@ void ForEachBlock(const DataSplit& split, const FinetuneArguments& options,
         first.names = rows.names;
       }
       CheckSameColumns(first, rows, split.flag);
+      JoinColumns(rows, joined);
       use(rows, file);
     }
   }

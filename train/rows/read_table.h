@@ -23,8 +23,8 @@ Error WithFlagHint(const Error& e, const char* flag);
 // Throws if the path leads to a folder.
 void CheckNoFolder(const std::string& path, const char* flag);
 
-// Returns the rows of a split, a table for each file. Returns none if it is not wanted. Throws if a
-// file has other columns than the first.
+// Returns the rows of a split, a table for each file, with the columns joined that the options
+// join. Returns none if it is not wanted. Throws if a file has other columns than the first.
 std::vector<TextTable> ReadTables(const DataSplit& split, const FinetuneArguments& options);
 
 // Calls `use` for each block of rows of the files, in their order. Throws as ReadTables does.

@@ -25,7 +25,10 @@ struct ModelArguments {
 struct DataArguments {
   // Files, patterns such as data/*.csv, or several of them with commas between them.
   std::vector<std::string> train_file, validation_file, test_file;
-  std::vector<std::string> text_columns;
+  std::vector<std::string> text_columns;  // one text, or a pair; empty: the file decides
+  // In place of text_columns: columns that make one text together, with the delimiter between them.
+  std::vector<std::string> text_column_names;
+  std::string text_column_delimiter = " ";
   std::string label_column = "label";
   int64_t max_seq_length = 128;  // 0: of the longest training text, at most the model's limit
   std::optional<int64_t> max_train_samples, max_eval_samples, max_predict_samples;

@@ -74,6 +74,8 @@ nlohmann::json KeyOfRows(const DataSplit& split, const PretrainedConfig& config,
   } else {
     json["text_columns"] = options.text_columns;
   }
+  if (!options.text_column_names.empty())
+    json["joined_columns"] = {options.text_column_names, options.text_column_delimiter};
   return json;
 }
 

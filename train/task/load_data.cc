@@ -7,6 +7,7 @@
 #include "lathe/train/rows/column_numbers.h"
 #include "lathe/train/rows/data_files.h"
 #include "lathe/train/rows/read_table.h"
+#include "lathe/train/rows/text_columns.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/labels.h"
 #include "lathe/train/task/model_fit.h"
@@ -18,15 +19,19 @@ namespace {
 void CheckColumns(const Task& task, const std::string& path, const FinetuneArguments& options) {
   const TextColumns& columns = task.text_columns;
   CheckMaxSeqLength(*task.tokenizer, !columns.second.empty(), options.max_seq_length);
-  for (const std::string& name : {columns.first, columns.second}) {
+  std::vector<std::string> names = {columns.first, columns.second};
+  if (!options.text_column_names.empty()) names = options.text_column_names;
+  const std::string flag =
+      options.text_column_names.empty() ? "--text_columns" : "--text_column_names";
+  for (const std::string& name : names) {
     if (name == options.label_column && (options.do_train || options.do_eval)) {
       throw InvalidArgument(path + ": column \"" + name + "\" is the label and cannot be a text",
-                            "name other columns with --text_columns or --label_column");
+                            "name other columns with " + flag + " or --label_column");
     }
     if (!name.empty() && name == options.sample_weight_column) {
       throw InvalidArgument(
           path + ": column \"" + name + "\" is the sample weight and cannot be a text",
-          "name other columns with --text_columns or --sample_weight_column");
+          "name other columns with " + flag + " or --sample_weight_column");
     }
   }
 }
@@ -79,7 +84,9 @@ LabelSet DataLoading::DecideTheLabels() {
 
 void DataLoading::Read() {
   if (!First().split.wanted) throw UsageError("no file of data is named", "pass --train_file FILE");
+  CheckTextColumns(options_);
   options_ = WithColumnNames(options_, First().split);
+  task_.joined_columns = ColumnsToJoin(options_);
   for (Part* part : Parts()) part->folder = DatasetCacheFolder(part->split, options_);
   Part& first = First();
   if (!first.folder.empty()) {

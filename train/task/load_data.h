@@ -30,7 +30,8 @@ class DataLoading {
   DataLoading(Task& task, const PretrainedConfig& config, const FinetuneArguments& options,
               std::function<void()> load_tokenizer);
 
-  // Reads the rows that lie in memory, or opens the cache's file, and sets task.labels.
+  // Reads the rows that lie in memory, or opens the cache's file, and sets task.labels and
+  // task.joined_columns.
   void Read();
   // Tokenizes all rows, and sets task.text_columns. Needs task.tokenizer and task.model.
   void Tokenize();

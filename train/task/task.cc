@@ -78,8 +78,11 @@ namespace {
   std::string hint = e.hint();
   if (const auto* missing = e.detail<MissingColumn>(); missing != nullptr) {
     const bool weight = missing->column == options.sample_weight_column;
+    const bool joins = !options.text_column_names.empty();
     hint = std::string("name another column with ") +
-           (weight ? "--sample_weight_column" : "--text_columns or --label_column") +
+           (weight  ? "--sample_weight_column"
+            : joins ? "--text_column_names or --label_column"
+                    : "--text_columns or --label_column") +
            ", or rename one in the file";
   }
   if (e.detail<MismatchedSize>() != nullptr) {

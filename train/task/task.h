@@ -24,6 +24,7 @@ struct TaskData {
 struct Task {
   FinetuneArguments options;  // as given, but with folders in place of the names of models
   TextColumns text_columns;
+  JoinedColumns joined_columns;  // make text_columns.first; none: it is a column of the files
   LabelSet labels = LabelSet::Regression();
   std::vector<std::string> label_names;  // as the model has them; LABEL_0 for regression
   std::shared_ptr<Tokenizer> tokenizer;
