@@ -158,24 +158,31 @@ Predictions PredictionsOf(const Evaluation& evaluation, const TokenizedDataset& 
           .rule = evaluation.rule};
 }
 
-nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset) {
+MetricValues AllMetrics(const Predictions& predictions, const std::string& task) {
+  MetricValues values = ComputeMetrics(predictions);
+  if (!task.empty()) values.merge(ComputeMetrics(predictions, task));
+  return values;
+}
+
+nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset,
+                           const std::string& task) {
   nlohmann::json json = {
       {"eval_loss", evaluation.loss},
       {"eval_samples", dataset.size()},
       {"eval_runtime", evaluation.seconds},
       {"eval_samples_per_second", static_cast<double>(dataset.size()) / evaluation.seconds},
       {"eval_steps_per_second", static_cast<double>(evaluation.batches) / evaluation.seconds}};
-  const MetricValues values = ComputeMetrics(PredictionsOf(evaluation, dataset));
+  const MetricValues values = AllMetrics(PredictionsOf(evaluation, dataset), task);
   for (const auto& [name, value] : values) json["eval_" + name] = value;
   return json;
 }
 
-std::vector<std::string> MetricNames(LabelKind kind, int64_t num_labels) {
+std::vector<std::string> MetricNames(LabelKind kind, int64_t num_labels, const std::string& task) {
   TokenizedDataset nothing;
   nothing.kind = kind;
   nothing.num_labels = num_labels;
   constexpr size_t kPrefix = std::string_view("eval_").size();
-  const nlohmann::json metrics = EvalMetrics({}, nothing);
+  const nlohmann::json metrics = EvalMetrics({}, nothing, task);
   std::vector<std::string> names;
   for (const auto& [name, value] : metrics.items()) {
     const bool of_speed = name.ends_with("runtime") || name.find("samples") != std::string::npos ||

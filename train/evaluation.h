@@ -48,13 +48,18 @@ std::string FirstNotFinite(const Evaluation& evaluation, int64_t num_labels,
 // Returns the outputs beside the dataset's labels, as the functions of data/metrics take them.
 Predictions PredictionsOf(const Evaluation& evaluation, const TokenizedDataset& dataset);
 
-// Returns eval_loss, eval_<GLUE's metrics>, eval_runtime, eval_samples_per_second,
+// Returns the metrics that need no task, and those of `task`, a GLUE task or "" (ComputeMetrics).
+MetricValues AllMetrics(const Predictions& predictions, const std::string& task = "");
+
+// Returns eval_loss, eval_<AllMetrics>, eval_runtime, eval_samples_per_second,
 // eval_steps_per_second and eval_samples.
-nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset);
+nlohmann::json EvalMetrics(const Evaluation& evaluation, const TokenizedDataset& dataset,
+                           const std::string& task = "");
 
 // Returns the names of these metrics without "eval_", but for speeds and counts: accuracy, loss,
 // ...
-std::vector<std::string> MetricNames(LabelKind kind, int64_t num_labels);
+std::vector<std::string> MetricNames(LabelKind kind, int64_t num_labels,
+                                     const std::string& task = "");
 
 // Returns the header "index\tprediction\tlogit_<label>...\tprobability_<label>..." and a line for
 // each sample. A regression has no probabilities.

@@ -58,7 +58,7 @@ std::string RightNames(const Predictions& p, const LabelSet& labels, int64_t sam
 }  // namespace
 
 EvaluationResults ResultsOf(const Evaluation& evaluation, const TokenizedDataset& dataset,
-                            const LabelSet& labels) {
+                            const LabelSet& labels, const std::string& task) {
   const Predictions predictions = PredictionsOf(evaluation, dataset);
   EvaluationResults results;
   if (dataset.kind != LabelKind::kRegression) {
@@ -68,7 +68,7 @@ EvaluationResults ResultsOf(const Evaluation& evaluation, const TokenizedDataset
   results.json["problem_type"] = ProblemType(dataset.kind);
   results.json["num_samples"] = dataset.size();
   results.json["loss"] = evaluation.loss;
-  results.json["metrics"] = ComputeMetrics(predictions);
+  results.json["metrics"] = AllMetrics(predictions, task);
   return results;
 }
 

@@ -28,9 +28,9 @@ struct EvaluationResults {
   std::optional<EvaluationReport> classes;  // not for regressions
 };
 
-// `dataset` has labels, and `evaluation` is complete and finite.
+// `dataset` has labels, and `evaluation` is complete and finite. `task` is a GLUE task or "".
 EvaluationResults ResultsOf(const Evaluation& evaluation, const TokenizedDataset& dataset,
-                            const LabelSet& labels);
+                            const LabelSet& labels, const std::string& task = "");
 
 // The file that a dataset was made of, and the columns of its texts.
 struct TextSourceFile {

@@ -29,6 +29,35 @@ class EvaluationResultsTest : public testing::Test {
   LabelSet labels_ = LabelSet::Classes({"a", "b"});
 };
 
+TEST_F(EvaluationResultsTest, ATaskOfGlueAddsItsMetrics) {
+  const Evaluation evaluation{.logits = {0, 1, 0, 1, 1, 0, 0, 1}};  // sample 0 is wrong
+  const nlohmann::json plain = EvalMetrics(evaluation, dataset_);
+  EXPECT_FALSE(plain.contains("eval_combined_score"));
+  nlohmann::json mrpc = EvalMetrics(evaluation, dataset_, "mrpc");
+  EXPECT_DOUBLE_EQ(mrpc.at("eval_combined_score"), (0.75 + 0.8) / 2);
+  mrpc.erase("eval_combined_score");
+  EXPECT_EQ(mrpc.size(), plain.size());
+  for (const char* name : {"eval_accuracy", "eval_f1", "eval_matthews_correlation"})
+    EXPECT_EQ(mrpc.at(name), plain.at(name)) << name;
+  EXPECT_EQ(ResultsOf(evaluation, dataset_, labels_, "mrpc").json.at("metrics").size(), 4u);
+  EXPECT_EQ(MetricNames(LabelKind::kSingleLabel, 2, "qqp"),
+            (std::vector<std::string>{"accuracy", "combined_score", "f1", "loss",
+                                      "matthews_correlation"}));
+  EXPECT_EQ(MetricNames(LabelKind::kRegression, 1, "stsb"),
+            (std::vector<std::string>{"combined_score", "loss", "mse", "pearson", "spearmanr"}));
+  EXPECT_EQ(MetricNames(LabelKind::kSingleLabel, 2, "cola"),
+            MetricNames(LabelKind::kSingleLabel, 2));
+}
+
+TEST_F(EvaluationResultsTest, JoinedColumnsAreOneText) {
+  file_.columns.first = "text + label";
+  file_.joined = {.names = {"text", "label"}, .delimiter = "/"};
+  const Evaluation evaluation{.logits = {1, 0, 0, 1, 0, 3, 0, 1}};
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_),
+            "line\tlabel\tprediction\tprobability\ttext + label\n"
+            "6\ta\tb\t0.952574\ta tab/a\n");
+}
+
 TEST_F(EvaluationResultsTest, ErrorsHaveLineAndText) {
   // Samples 0 and 2 are wrong, the latter more surely.
   const Evaluation evaluation{.logits = {0, 1, 0, 1, 0, 3, 0, 1}};

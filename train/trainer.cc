@@ -93,10 +93,11 @@ void Trainer::CheckMetricName() const {
   TokenizedDataset nothing;
   nothing.kind = inputs_.train->kind;
   nothing.num_labels = inputs_.train->num_labels;
-  const nlohmann::json metrics = EvalMetrics({}, nothing);
+  const nlohmann::json metrics = EvalMetrics({}, nothing, arguments_.task_name);
   if (metrics.contains(metric_name_)) return;
   std::string names;
-  for (const std::string& name : MetricNames(nothing.kind, nothing.num_labels))
+  for (const std::string& name :
+       MetricNames(nothing.kind, nothing.num_labels, arguments_.task_name))
     names += (names.empty() ? "" : ", ") + name;
   throw UsageError("metric_for_best_model must be one of " + names + " but is \"" +
                    arguments_.metric_for_best_model + "\"");

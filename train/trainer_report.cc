@@ -145,7 +145,7 @@ void Trainer::EvaluateNow() {
     return;
   }
   CheckFinite(evaluation, "evaluation");
-  const nlohmann::json metrics = EvalMetrics(evaluation, *inputs_.evaluation);
+  const nlohmann::json metrics = EvalMetrics(evaluation, *inputs_.evaluation, arguments_.task_name);
   const double metric = metrics.at(metric_name_).get<double>();
   scheduler_->StepMetric(metric);
   const bool better = !state_.best_metric || (greater_is_better_ ? metric > *state_.best_metric

@@ -33,7 +33,8 @@ std::string ErrorsOf(const Evaluation& evaluation, const Task& task, std::ostrea
 
 ClassResults WriteClassResults(const Evaluation& evaluation, const Task& task, OutputDir& out,
                                std::ostream& printed) {
-  const EvaluationResults results = ResultsOf(evaluation, *task.validation.dataset, task.labels);
+  const EvaluationResults results =
+      ResultsOf(evaluation, *task.validation.dataset, task.labels, task.options.task_name);
   out.WriteJson("eval_report.json", results.json);
   PrintReport(printed, *results.classes, task.labels.names());
   const std::string errors = ErrorsOf(evaluation, task, printed);

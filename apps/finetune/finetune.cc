@@ -126,7 +126,8 @@ void FinetuneRun::Load() {
 
 void FinetuneRun::CheckMetricName() const {
   if (options_.metric_name.empty()) return;
-  const auto names = MetricNames(task_.labels.kind(), task_.labels.num_labels());
+  const auto names =
+      MetricNames(task_.labels.kind(), task_.labels.num_labels(), options_.task_name);
   if (std::find(names.begin(), names.end(), options_.metric_name) != names.end()) return;
   throw UsageError("--metric_name must be one of " + absl::StrJoin(names, ", ") + " but is \"" +
                    options_.metric_name + "\"");
@@ -235,7 +236,7 @@ std::optional<int> FinetuneRun::EvaluateModel() {
   if (!evaluation.complete) return EndInterruptedEvaluation();
   CheckFinite(evaluation, "evaluation");
   FitDecisionTo(evaluation, options_, task_, out_ ? &*out_ : nullptr, printer_.out());
-  nlohmann::json metrics = EvalMetrics(evaluation, *task_.validation.dataset);
+  nlohmann::json metrics = EvalMetrics(evaluation, *task_.validation.dataset, options_.task_name);
   if (trainer_) metrics["epoch"] = trainer_->state().epoch;
   if (out_) out_->WriteJson("eval_results.json", metrics);
   results_.update(metrics);

@@ -3,30 +3,16 @@
 #include <absl/strings/str_join.h>
 
 #include <cmath>
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/train/support/glue_tasks.h"
 
 namespace lathe {
 namespace {
 
 using Names = std::vector<std::string>;
-
-// The texts of GLUE's tasks, as the Hub calls their columns.
-const std::map<std::string, Names>& GlueColumns() {
-  static const std::map<std::string, Names> columns = {{"cola", {"sentence"}},
-                                                       {"mnli", {"premise", "hypothesis"}},
-                                                       {"mrpc", {"sentence1", "sentence2"}},
-                                                       {"qnli", {"question", "sentence"}},
-                                                       {"qqp", {"question1", "question2"}},
-                                                       {"rte", {"sentence1", "sentence2"}},
-                                                       {"sst2", {"sentence"}},
-                                                       {"stsb", {"sentence1", "sentence2"}},
-                                                       {"wnli", {"sentence1", "sentence2"}}};
-  return columns;
-}
 
 Error Contradiction(const std::string& a, const std::string& b) {
   return InvalidArgument("--" + a + " and --" + b + " contradict each other",
@@ -59,12 +45,12 @@ void TranslateSampling(const FlagTable& flags, const std::string& strategy, Fine
 }
 
 // The scripts fetch a task's data if they are not given its files.
-void CheckTaskFiles(const std::string& task, const FinetuneArguments& o) {
+void CheckTaskFiles(const GlueTask& task, const FinetuneArguments& o) {
   const auto check = [&](bool wanted, const char* flag, const std::vector<std::string>& files) {
     if (!wanted || !files.empty()) return;
     throw InvalidArgument(
-        "--task_name " + task + " needs " + flag + ": finetune fetches no data set",
-        "pass a file with the columns " + absl::StrJoin(GlueColumns().at(task), ", ") +
+        "--task_name " + task.name + " needs " + flag + ": finetune fetches no data set",
+        "pass a file with the columns " + absl::StrJoin(task.columns, ", ") +
             (o.label_column.empty() ? "" : ", " + o.label_column));
   };
   check(o.do_train, "--train_file", o.train_file);
@@ -72,12 +58,12 @@ void CheckTaskFiles(const std::string& task, const FinetuneArguments& o) {
   check(o.do_predict, "--test_file", o.test_file);
 }
 
-void TranslateTask(const DropInInputs& inputs, FinetuneArguments& o) {
-  if (inputs.task_name.empty()) return;
-  CheckTaskFiles(inputs.task_name, o);
-  if (o.text_columns.empty() && o.text_column_names.empty())
-    o.text_columns = GlueColumns().at(inputs.task_name);
-  const bool has_scores = inputs.task_name == "stsb";
+void TranslateTask(FinetuneArguments& o) {
+  const GlueTask* task = FindGlueTask(o.task_name);
+  if (task == nullptr) return;  // the flag takes no other names
+  CheckTaskFiles(*task, o);
+  if (o.text_columns.empty() && o.text_column_names.empty()) o.text_columns = task->columns;
+  const bool has_scores = task->labels.empty();
   if (o.do_regression.value_or(has_scores) != has_scores)
     throw Contradiction("task_name", "do_regression");
   o.do_regression = has_scores;
@@ -94,10 +80,11 @@ void TranslateRegression(FinetuneArguments& o) {
 void AddDropInFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inputs) {
   flags.Group("Other names, as Transformers' scripts have them");
   Names tasks;
-  for (const auto& [task, columns] : GlueColumns()) tasks.push_back(task);
+  for (const GlueTask& task : GlueTasks()) tasks.push_back(task.name);
   flags
-      .Add("task_name", &inputs.task_name,
-           "GLUE task whose columns the files have; --train_file and so on are still needed")
+      .Add("task_name", &o.task_name,
+           "GLUE task whose columns and labels the files have, and whose metrics evaluations have, "
+           "too; --train_file and so on are still needed")
       .Choices(tasks);
   flags.Add("do_regression", &o.do_regression,
             "whether labels are scores (default: the training file decides)");
@@ -124,7 +111,7 @@ void TranslateDropInFlags(const FlagTable& flags, const DropInInputs& inputs,
                           FinetuneArguments& o) {
   TranslateWarmup(flags, inputs, o);
   TranslateSampling(flags, inputs.train_sampling_strategy, o);
-  TranslateTask(inputs, o);
+  TranslateTask(o);
   TranslateRegression(o);
   if (!inputs.use_cpu) return;
   if (flags.given("device") && o.device != "cpu") throw Contradiction("use_cpu", "device");

@@ -13,7 +13,7 @@ namespace lathe {
 struct DropInInputs {
   double warmup_steps = 0;  // below 1: a share of all steps
   bool use_cpu = false;
-  std::string train_sampling_strategy, task_name;
+  std::string train_sampling_strategy;
 };
 
 // Adds the options, in a group of their own, and other names of Lathe's options. All options that

@@ -73,7 +73,8 @@ std::vector<uint8_t> PredictedLabels(const Predictions& predictions);
 
 using MetricValues = std::map<std::string, double>;
 
-// Returns the metrics of `task`, a GLUE task or "", by GLUE's names:
+// Returns the metrics of `task`, a GLUE task or "", by the names that run_glue has. The metric
+// "glue" of the package evaluate and run_glue's compute_metrics define them:
 //   single-label  cola: matthews_correlation
 //                 mrpc, qqp: accuracy, f1, combined_score (their mean)
 //                 "": accuracy, f1, matthews_correlation

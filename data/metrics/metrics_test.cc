@@ -1,11 +1,14 @@
 // Expected values with many digits come from scikit-learn 1.9.1 and SciPy 1.17.1, called on the
 // same lists: f1_score, matthews_corrcoef, pearsonr, spearmanr, mean_squared_error, accuracy_score.
+// tests/golden/make_glue_metrics.py made the file of run_glue's metrics with them.
 #include "lathe/data/metrics/metrics.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
 
@@ -99,6 +102,28 @@ TEST(ComputeMetricsTest, TasksHaveGluesNames) {
                          .logits = {1, -1, -3, 2},
                          .scores = {1, 0, 1, 1}};
   EXPECT_EQ(ComputeMetrics(tags), (MetricValues{{"accuracy", 0.5}, {"f1", 0.8}}));
+}
+
+TEST(ComputeMetricsTest, TasksHaveTheNumbersOfRunGlue) {
+  std::ifstream in("tests/golden/glue_metrics.json", std::ios::binary);
+  const nlohmann::json cases = nlohmann::json::parse(in);
+  ASSERT_EQ(cases.size(), 9u);
+  for (const nlohmann::json& one : cases) {
+    const std::string task = one.at("task");
+    const Predictions p{
+        .kind = one.contains("scores") ? LabelKind::kRegression : LabelKind::kSingleLabel,
+        .num_labels = one.at("num_labels"),
+        .logits = one.at("logits"),
+        .classes = one.value("classes", Classes{}),
+        .scores = one.value("scores", std::vector<float>{})};
+    const MetricValues values = ComputeMetrics(p, task);
+    const MetricValues expected = one.at("expected").get<MetricValues>();
+    ASSERT_EQ(values.size(), expected.size()) << task;
+    for (const auto& [name, value] : expected) {
+      ASSERT_TRUE(values.contains(name)) << task << " " << name;
+      EXPECT_NEAR(values.at(name), value, kTolerance) << task << " " << name;
+    }
+  }
 }
 
 TEST(ComputeMetricsTest, BadPredictionsAreReported) {

@@ -7,6 +7,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/trackers/tracker_list.h"
 #include "lathe/train/support/class_weights.h"
+#include "lathe/train/support/glue_tasks.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
@@ -118,6 +119,11 @@ void CompleteTrainingArguments(TrainingArguments& o) {
   }
   Require(o.eval_delay >= 0, "eval_delay must be at least 0");
 
+  if (!o.task_name.empty() && FindGlueTask(o.task_name) == nullptr) {
+    std::string names;
+    for (const GlueTask& task : GlueTasks()) names += (names.empty() ? "" : ", ") + task.name;
+    throw InvalidArgument("task_name must be one of " + names + " but is \"" + o.task_name + "\"");
+  }
   CheckLoss(o);
   CheckRates(o);
   CheckSaving(o);

@@ -68,6 +68,7 @@ nlohmann::json KeyOfRows(const DataSplit& split, const PretrainedConfig& config,
     json["config_labels"] = config.label_names();
     if (!options.do_train) json["config_problem_type"] = config.problem_type();
     if (options.do_regression) json["do_regression"] = *options.do_regression;
+    if (!options.task_name.empty()) json["task_name"] = options.task_name;
   }
   if (known.columns) {
     json["columns"] = {known.columns->first, known.columns->second};

@@ -12,6 +12,7 @@
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/models/config/config.h"
 #include "lathe/models/config/problem_type.h"
+#include "lathe/train/support/glue_tasks.h"
 #include "lathe/train/support/run_errors.h"
 
 namespace lathe {
@@ -136,6 +137,20 @@ Names InOrderOf(const Names& model_names, const Names& names) {
   return ordered.size() == names.size() && ordered.size() == model_names.size() ? ordered : names;
 }
 
+// Returns the names in the order of a GLUE task, if all of them are its labels up to case.
+// Otherwise returns `names`.
+Names InOrderOfTask(const std::string& task_name, const Names& names) {
+  const GlueTask* task = FindGlueTask(task_name);
+  if (task == nullptr) return names;
+  Names ordered;
+  for (const std::string& label : task->labels) {
+    for (const std::string& name : names) {
+      if (absl::AsciiStrToLower(name) == label) ordered.push_back(name);
+    }
+  }
+  return ordered.size() == names.size() ? ordered : names;
+}
+
 }  // namespace
 
 void DistinctLabels::Add(const TextTable& rows) {
@@ -188,7 +203,9 @@ LabelSet DecideLabels(const DistinctLabels* train, const DistinctLabels* validat
     }
     return labels;
   }
-  Names names = train != nullptr ? InOrderOf(config.label_names(), labels.names()) : labels.names();
+  Names names = labels.names();
+  if (train != nullptr)
+    names = InOrderOf(config.label_names(), InOrderOfTask(options.task_name, names));
   const int64_t found = static_cast<int64_t>(names.size());
   if (found > wanted) {
     const std::string what = std::to_string(found) + " labels (" + Join(names) +

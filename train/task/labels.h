@@ -49,7 +49,8 @@ LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names);
 
 // Decides what the labels of these files mean, in the order of the model's outputs. `train` and
 // `validation` may be null, as for a file without labels. With training data its labels count, in
-// the config's order if they are the same names. Otherwise the config's labels count. Throws if
+// the config's order if they are the same names, else in that of the GLUE task that the options
+// name. Otherwise the config's labels count. Throws if
 // there are more labels than
 // --num_labels.
 LabelSet DecideLabels(const DistinctLabels* train, const DistinctLabels* validation,
