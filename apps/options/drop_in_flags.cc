@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/train/support/glue_tasks.h"
+#include "lathe/data/metrics/glue_tasks.h"
 
 namespace lathe {
 namespace {

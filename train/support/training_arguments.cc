@@ -5,9 +5,9 @@
 #include <string>
 
 #include "lathe/core/base/error.h"
+#include "lathe/data/metrics/glue_tasks.h"
 #include "lathe/distributed/trackers/tracker_list.h"
 #include "lathe/train/support/class_weights.h"
-#include "lathe/train/support/glue_tasks.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {

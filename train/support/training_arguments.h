@@ -104,9 +104,9 @@ struct TrainingArguments {
   bool logging_first_step = false;
   std::string eval_strategy = "no";
   double eval_steps = 0;  // 0: logging_steps
-  // A task of GLUE (glue_tasks.h). Evaluations then have run_glue's metrics of it, too, and labels
-  // that have its names are numbered in its order. finetune also takes its columns and, for stsb,
-  // scores.
+  // A task of GLUE (data/metrics/glue_tasks.h). Evaluations then have run_glue's metrics of it,
+  // too, and labels that have its names are numbered in its order. finetune also takes its columns
+  // and, for stsb, scores.
   std::string task_name;
   std::string metric_for_best_model;
   std::optional<bool> greater_is_better;

@@ -10,9 +10,9 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/datasets/dataset.h"
+#include "lathe/data/metrics/glue_tasks.h"
 #include "lathe/models/config/config.h"
 #include "lathe/models/config/problem_type.h"
-#include "lathe/train/support/glue_tasks.h"
 #include "lathe/train/support/run_errors.h"
 
 namespace lathe {

@@ -1,4 +1,4 @@
-#include "lathe/train/support/glue_tasks.h"
+#include "lathe/data/metrics/glue_tasks.h"
 
 #include <algorithm>
 
