@@ -119,6 +119,7 @@ TEST(ShardedOptimizer, Accumulation) {
 
 TEST(ShardedOptimizer, BFloat16) {
   CompareSharded({.max_grad_norm = 0, .precision = "bf16"});
+  CompareSharded({.max_grad_norm = 0, .precision = "bf16", .sgd = true});
   CompareSharded({.max_grad_norm = 0, .reducer = {.compression = "bf16"}, .vocab = 100});
 }
 

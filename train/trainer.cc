@@ -57,7 +57,8 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
       model_(PreparedModel(inputs_, arguments_, accelerator.device())),
       loader_(inputs_.train, LoaderOptionsOf(arguments_, inputs_,
                                              ReadBatchProcesses(accelerator.num_processes()))),
-      optimizer_(TrainedGroups(model_, arguments_), AdamWOptionsOf(arguments_)),
+      own_optimizer_(MakeOptimizer(arguments_, TrainedGroups(model_, arguments_))),
+      optimizer_(*own_optimizer_),
       metric_name_(BestModelMetric(arguments_)),
       greater_is_better_(GreaterIsBetter(arguments_)),
       reads_each_step_(accelerator.device().is_cpu() || accelerator.use_distributed()) {

@@ -202,7 +202,8 @@ class Trainer {
   OutputDir* out_;                    // null except on the main process
   SequenceClassifier& model_;
   DataLoader loader_;
-  AdamW optimizer_;
+  std::unique_ptr<Optimizer> own_optimizer_;
+  Optimizer& optimizer_;
   std::unique_ptr<Scheduler> scheduler_;
   std::string metric_name_;  // the metric that decides which model is best, such as "eval_loss"
   bool greater_is_better_;

@@ -8,6 +8,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/train/loss_options.h"
+#include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/support/schedule_kwargs.h"
 #include "lathe/train/trained_parameters.h"
@@ -117,12 +118,15 @@ DataLoaderOptions LoaderOptionsOf(const TrainingArguments& options, const Traine
                                : std::vector<float>()};
 }
 
-AdamWOptions AdamWOptionsOf(const TrainingArguments& options) {
-  return {.lr = options.learning_rate,
-          .beta1 = options.adam_beta1,
-          .beta2 = options.adam_beta2,
-          .eps = options.adam_epsilon,
-          .weight_decay = options.weight_decay};
+std::unique_ptr<Optimizer> MakeOptimizer(const TrainingArguments& options,
+                                         std::vector<ParameterGroup> groups) {
+  if (UsesSGD(options)) return std::make_unique<SGD>(std::move(groups), SGDOptionsOf(options));
+  return std::make_unique<AdamW>(std::move(groups),
+                                 AdamWOptions{.lr = options.learning_rate,
+                                              .beta1 = options.adam_beta1,
+                                              .beta2 = options.adam_beta2,
+                                              .eps = options.adam_epsilon,
+                                              .weight_decay = options.weight_decay});
 }
 
 std::unique_ptr<Scheduler> MakeScheduler(const TrainingArguments& options, Optimizer& optimizer,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "lathe/data/datasets/data_loader.h"
 #include "lathe/optim/optimizer.h"
@@ -28,7 +29,9 @@ void CheckAccelerator(const Accelerator& accelerator, const TrainingArguments& a
 
 DataLoaderOptions LoaderOptionsOf(const TrainingArguments& arguments, const TrainerInputs& inputs,
                                   int num_processes);
-AdamWOptions AdamWOptionsOf(const TrainingArguments& arguments);
+// Returns the optimizer that the arguments name, for these groups of parameters.
+std::unique_ptr<Optimizer> MakeOptimizer(const TrainingArguments& arguments,
+                                         std::vector<ParameterGroup> groups);
 std::unique_ptr<Scheduler> MakeScheduler(const TrainingArguments& arguments, Optimizer& optimizer,
                                          int64_t max_steps);
 

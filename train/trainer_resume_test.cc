@@ -169,6 +169,15 @@ void Plateau(TrainingArguments& a) {
   a.eval_steps = 1;
   a.learning_rate = 3e-2;
 }
+void Sgd(TrainingArguments& a) { a.optim = "sgd"; }
+void SgdWithMomentum(TrainingArguments& a) {
+  Sgd(a);
+  a.optim_args = "momentum=0.9,dampening=0.1";
+}
+void HalfBatchesSgd(TrainingArguments& a) {
+  a.per_device_train_batch_size = 1;
+  SgdWithMomentum(a);
+}
 void NoDecay(TrainingArguments& a) { a.weight_decay = 0; }
 void HalfBatches(TrainingArguments& a) { a.per_device_train_batch_size = 1; }
 void HalfBatchesAccumulate(TrainingArguments& a) {
@@ -194,7 +203,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"early_stopping", StopEarly, {1, 2, 5, 7}, 8},
                     Case{"two_ranks_early_stopping", HalfBatchesStopEarly, {4, 7}, 8, 2},
                     Case{"log_epochs", LogEachEpoch}, Case{"lengths", Group},
-                    Case{"plateau", Plateau}, Case{"no_decay", NoDecay},
+                    Case{"plateau", Plateau}, Case{"no_decay", NoDecay}, Case{"sgd", Sgd},
+                    Case{"sgd_with_momentum", SgdWithMomentum},
+                    Case{"two_ranks_sgd", HalfBatchesSgd, {3}, 16, 2},
                     Case{"two_ranks", HalfBatches, {3, 8}, 16, 2},
                     Case{"two_ranks_accumulation", HalfBatchesAccumulate, {3, 4}, 6, 2},
                     Case{"two_ranks_unsharded", HalfBatchesUnsharded, {3}, 16, 2},

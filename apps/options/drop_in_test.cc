@@ -126,9 +126,7 @@ TEST(DropInTest, WhatIsNotHarmlessIsRefusedWithAHint) {
 }
 
 TEST(DropInTest, ValuesThatWouldChangeSomethingAreRefused) {
-  for (const Args& args : std::vector<Args>{{"--optim", "adafactor"},
-                                            {"--optim", "sgd"},
-                                            {"--optim_args", "a=1"},
+  for (const Args& args : std::vector<Args>{{"--adafactor"},
                                             {"--label_names", "start", "end"},
                                             {"--fp16_full_eval"},
                                             {"--bf16_full_eval", "True"},
@@ -201,6 +199,21 @@ TEST(DropInTest, OtherNamesMeanTheSame) {
   EXPECT_EQ(Parse({"--do_regression", "False"}).do_regression, false);
   EXPECT_EQ(Parse({"--logging_strategy", "epoch"}).logging_strategy, "epoch");
   EXPECT_EQ(Parse({"--eval_delay", "2"}).eval_delay, 2);
+}
+
+TEST(DropInTest, Optimizers) {
+  EXPECT_EQ(Parse({}).optim, "adamw_torch");
+  for (const char* name : {"adamw_torch", "adamw_torch_fused", "adamw_hf", "sgd"})
+    EXPECT_EQ(Parse({"--optim", name}).optim, name);
+  EXPECT_EQ(Parse({"--optim", "sgd", "--optim_args", "momentum=0.9,nesterov=true"}).optim_args,
+            "momentum=0.9,nesterov=true");
+  EXPECT_EQ(ErrorOf({"--optim", "adafactor"})
+                .find("--optim must be one of adamw_torch, adamw_torch_fused, adamw_hf, sgd but is "
+                      "\"adafactor\""),
+            0u);
+  EXPECT_EQ(ErrorOf({"--optim_args", "momentum=0.9"}),
+            "optim_args is for optim sgd, and the optimizer is AdamW|set adam_beta1, adam_beta2 "
+            "and adam_epsilon instead");
 }
 
 TEST(DropInTest, WarmupBelowOneIsAShare) {

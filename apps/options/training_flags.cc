@@ -1,5 +1,6 @@
 #include "lathe/apps/options/flag_groups.h"
 #include "lathe/optim/schedules.h"
+#include "lathe/train/support/optimizer_arguments.h"
 
 namespace lathe {
 
@@ -29,11 +30,18 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inpu
            "number of optimizer steps; if above 0, it replaces --num_train_epochs")
       .Min(-1)
       .Max(kMostSteps);
-  flags.Add("learning_rate", &o.learning_rate, "peak learning rate of AdamW").Min(0);
+  flags.Add("learning_rate", &o.learning_rate, "peak learning rate").Min(0);
   flags
       .Add("weight_decay", &o.weight_decay,
            "weight decay of all parameters except biases and normalization layers")
       .Min(0);
+  flags.Add("optim", &o.optim, "optimizer: PyTorch's AdamW under three names, or its SGD")
+      .Choices(OptimizerNames());
+  flags
+      .Add("optim_args", &o.optim_args,
+           "options of --optim sgd: momentum, dampening and nesterov, as in "
+           "momentum=0.9,nesterov=true")
+      .ValueName("A=B,C=D");
   flags.Add("adam_beta1", &o.adam_beta1, "AdamW's decay rate of the first moment").Min(0).Max(1);
   flags.Add("adam_beta2", &o.adam_beta2, "AdamW's decay rate of the second moment").Min(0).Max(1);
   flags.Add("adam_epsilon", &o.adam_epsilon, "AdamW's epsilon").Min(0);

@@ -164,6 +164,29 @@ TEST_F(CliDropInTest, LabelsAreScoresOrNames) {
   ExpectError(train({"--do_regression"}), "train.csv:3: ");
 }
 
+TEST_F(CliDropInTest, SgdTrainsAndGoesOn) {
+  const Args sgd = {"--optim",         "sgd",   "--optim_args",   "momentum=0.9,nesterov=True",
+                    "--save_strategy", "steps", "--save_steps",   "4",
+                    "--max_steps",     "8",     "--weight_decay", "0.1"};
+  ASSERT_EQ(Train(sgd).exit_code, 0);
+  const std::string whole = Read("out/model.safetensors");
+  EXPECT_NE(Read("out/README.md")
+                .find("SGD with momentum=0.9, dampening=0.0, nesterov=true and "
+                      "weight_decay=0.1"),
+            std::string::npos);
+  Args again = sgd;
+  again.insert(again.end(), {"--resume_from_checkpoint", Path("out/checkpoint-4"),
+                             "--overwrite_output_dir", "--output_dir", Path("again")});
+  ASSERT_EQ(Train(again).exit_code, 0);
+  EXPECT_EQ(Read("again/model.safetensors"), whole);
+  again[3] = "momentum=0.8,nesterov=True";
+  ExpectError(Train(again), "optim_args momentum was 0.9 and is 0.8");
+  again[1] = "adamw_torch", again[3] = "";
+  ExpectError(Train(again), "was sgd and is not set");
+  ExpectError(Train({"--optim", "sgd", "--optim_args", "momentun=0.9"}),
+              "optim_args: sgd has no option \"momentun\"", 2);
+}
+
 TEST_F(CliDropInTest, WhatWouldChangeSomethingIsRefused) {
   const RunResult run = Train({"--torch_compile", "true"});
   ExpectError(run, "--torch_compile true is not supported: nothing is compiled at run time", 2);

@@ -93,6 +93,11 @@ TEST_F(EmulatedDeviceTest, GroupsByLengthAndKeepsTheBestAsOnTheCpu) {
             ReadJson("cpu/trainer_state.json")["best_global_step"]);
 }
 
+TEST_F(EmulatedDeviceTest, SgdAsOnTheCpu) {
+  ExpectSameOnBoth({"--optim", "sgd", "--optim_args", "momentum=0.9,nesterov=true",
+                    "--learning_rate", "1e-2", "--weight_decay", "0.1"});
+}
+
 // Graphs of passes take the weights of each batch with them.
 TEST_F(EmulatedDeviceTest, WeighsLossesAsOnTheCpu) {
   std::istringstream rows(Read("train.csv"));

@@ -10,6 +10,7 @@
 #include "lathe/core/checkpoint/sha256.h"
 #include "lathe/distributed/job/dataset_digests.h"
 #include "lathe/distributed/rendezvous/environment.h"
+#include "lathe/train/support/optimizer_arguments.h"
 
 namespace lathe {
 namespace {
@@ -62,6 +63,13 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
   settings.emplace_back("mixed_precision", a.bf16 ? "bf16" : a.fp16 ? "fp16" : a.mixed_precision);
   add("learning_rate", a.learning_rate);
   add("weight_decay", a.weight_decay);
+  if (UsesSGD(a)) {
+    const SGDOptions sgd = SGDOptionsOf(a);
+    settings.emplace_back("optim", a.optim);
+    add("optim_args momentum", sgd.momentum);
+    add("optim_args dampening", sgd.dampening);
+    add("optim_args nesterov", sgd.nesterov);
+  }
   add("adam_beta1", a.adam_beta1);
   add("adam_beta2", a.adam_beta2);
   add("adam_epsilon", a.adam_epsilon);

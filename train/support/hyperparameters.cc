@@ -2,11 +2,12 @@
 
 #include <string>
 
+#include "lathe/train/support/optimizer_arguments.h"
+
 namespace lathe {
 
 nlohmann::ordered_json TrainerHyperparameters(const TrainingArguments& a, int num_processes,
                                               bool on_gpu) {
-  const auto number = [](double value) { return nlohmann::json(value).dump(); };
   const int64_t all = a.per_device_train_batch_size * num_processes * a.gradient_accumulation_steps;
   nlohmann::ordered_json list = {{"learning_rate", a.learning_rate},
                                  {"train_batch_size", a.per_device_train_batch_size},
@@ -21,9 +22,7 @@ nlohmann::ordered_json TrainerHyperparameters(const TrainingArguments& a, int nu
   if (all != a.per_device_train_batch_size) list["total_train_batch_size"] = all;
   if (num_processes > 1)
     list["total_eval_batch_size"] = a.per_device_eval_batch_size * num_processes;
-  list["optimizer"] = "AdamW with betas=(" + number(a.adam_beta1) + "," + number(a.adam_beta2) +
-                      "), epsilon=" + number(a.adam_epsilon) +
-                      " and weight_decay=" + number(a.weight_decay);
+  list["optimizer"] = DescribeOptimizer(a);
   list["lr_scheduler_type"] = a.lr_scheduler_type;
   if (!a.lr_scheduler_kwargs.empty()) list["lr_scheduler_kwargs"] = a.lr_scheduler_kwargs;
   if (a.warmup_steps > 0) {

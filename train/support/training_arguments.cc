@@ -8,6 +8,7 @@
 #include "lathe/data/metrics/glue_tasks.h"
 #include "lathe/distributed/trackers/tracker_list.h"
 #include "lathe/train/support/class_weights.h"
+#include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
@@ -100,6 +101,7 @@ void CompleteTrainingArguments(TrainingArguments& o) {
   Require(o.per_device_eval_batch_size > 0, "per_device_eval_batch_size must be above 0");
   Require(o.adam_beta1 < 1, "adam_beta1 must be below 1");
   Require(o.adam_beta2 < 1, "adam_beta2 must be below 1");
+  CheckOptimizer(o);
   Require(o.max_steps != 0, "max_steps must be above 0, or -1 for num_train_epochs");
   Require(o.max_steps > 0 || o.num_train_epochs > 0, "num_train_epochs must be above 0");
   Require(o.logging_steps > 0, "logging_steps must be above 0");
