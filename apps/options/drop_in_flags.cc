@@ -1,5 +1,6 @@
 #include "lathe/apps/options/drop_in_flags.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/str_join.h>
 
 #include <cmath>
@@ -44,6 +45,29 @@ void TranslateSampling(const FlagTable& flags, const std::string& strategy, Fine
   o.shuffle_train = shuffles;
 }
 
+// run_classification shuffles the rows once before it takes max_train_samples of them. The order of
+// each epoch is random in any case, so a shuffle before it shows only in what is taken.
+void CheckShuffle(const DropInInputs& inputs, const FinetuneArguments& o) {
+  if (!inputs.shuffle_train_dataset) return;
+  const char* other = o.max_train_samples ? "--max_train_samples, which takes the first rows"
+                      : !o.shuffle_train  ? "epochs that keep the file's order"
+                                          : nullptr;
+  if (other == nullptr) return;
+  throw InvalidArgument(
+      std::string("--shuffle_train_dataset is not supported together with ") + other,
+      "leave it out, or shuffle the file");
+}
+
+void CheckRemovedSplits(const Names& splits) {
+  for (const std::string& split : splits) {
+    if (split != "train" && split != "validation" && split != "test") continue;
+    throw InvalidArgument("--remove_splits " + split +
+                              " is not supported: each split is a file, which is there if it is "
+                              "named",
+                          "leave it out, and do not name the split's file");
+  }
+}
+
 // The scripts fetch a task's data if they are not given its files.
 void CheckTaskFiles(const GlueTask& task, const FinetuneArguments& o) {
   const auto check = [&](bool wanted, const char* flag, const std::vector<std::string>& files) {
@@ -59,8 +83,16 @@ void CheckTaskFiles(const GlueTask& task, const FinetuneArguments& o) {
 }
 
 void TranslateTask(FinetuneArguments& o) {
+  if (o.task_name.empty()) return;
+  const std::string given = std::exchange(o.task_name, absl::AsciiStrToLower(o.task_name));
   const GlueTask* task = FindGlueTask(o.task_name);
-  if (task == nullptr) return;  // the flag takes no other names
+  if (task == nullptr) {
+    Names tasks;
+    for (const GlueTask& each : GlueTasks()) tasks.push_back(each.name);
+    throw InvalidArgument(
+        "--task_name must be one of " + absl::StrJoin(tasks, ", ") + " but is \"" + given + "\"",
+        "leave it out for other data");
+  }
   CheckTaskFiles(*task, o);
   if (o.text_columns.empty() && o.text_column_names.empty()) o.text_columns = task->columns;
   const bool has_scores = task->labels.empty();
@@ -79,13 +111,10 @@ void TranslateRegression(FinetuneArguments& o) {
 
 void AddDropInFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inputs) {
   flags.Group("Other names, as Transformers' scripts have them");
-  Names tasks;
-  for (const GlueTask& task : GlueTasks()) tasks.push_back(task.name);
-  flags
-      .Add("task_name", &o.task_name,
-           "GLUE task whose columns and labels the files have, and whose metrics evaluations have, "
-           "too; --train_file and so on are still needed")
-      .Choices(tasks);
+  flags.Add(
+      "task_name", &o.task_name,
+      "GLUE task whose columns and labels the files have, and whose metrics evaluations have, "
+      "too, such as mrpc; --train_file and so on are still needed");
   flags.Add("do_regression", &o.do_regression,
             "whether labels are scores (default: the training file decides)");
   flags.Add("metric_name", &o.metric_name, "a metric that evaluations must have; they have all");
@@ -95,6 +124,10 @@ void AddDropInFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inputs
       .Add("train_sampling_strategy", &inputs.train_sampling_strategy,
            "short for --shuffle_train, --no_shuffle_train or --group_by_length")
       .Choices({"random", "sequential", "group_by_length"});
+  flags.Add("shuffle_train_dataset", &inputs.shuffle_train_dataset,
+            "changes nothing, since each epoch has a new order anyway");
+  flags.Add("remove_splits", &inputs.remove_splits,
+            "changes nothing, since only the splits whose files are named are read");
   const std::pair<const char*, const char*> aliases[] = {
       {"activation_checkpointing", "gradient_checkpointing"},
       {"evaluation_strategy", "eval_strategy"},
@@ -111,6 +144,8 @@ void TranslateDropInFlags(const FlagTable& flags, const DropInInputs& inputs,
                           FinetuneArguments& o) {
   TranslateWarmup(flags, inputs, o);
   TranslateSampling(flags, inputs.train_sampling_strategy, o);
+  CheckShuffle(inputs, o);
+  CheckRemovedSplits(inputs.remove_splits);
   TranslateTask(o);
   TranslateRegression(o);
   if (!inputs.use_cpu) return;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lathe/apps/cli/flags.h"
 #include "lathe/train/support/training_arguments.h"
@@ -12,8 +13,9 @@ namespace lathe {
 // What these options are set to. TranslateDropInFlags puts it into the arguments.
 struct DropInInputs {
   double warmup_steps = 0;  // below 1: a share of all steps
-  bool use_cpu = false;
+  bool use_cpu = false, shuffle_train_dataset = false;
   std::string train_sampling_strategy;
+  std::vector<std::string> remove_splits;
 };
 
 // Adds the options, in a group of their own, and other names of Lathe's options. All options that
