@@ -17,6 +17,7 @@
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/families_testing.h"
+#include "lathe/models/parameter_places.h"
 #include "lathe/models/pretrained.h"
 
 namespace lathe {
@@ -48,6 +49,12 @@ class FamilyTest : public testing::TestWithParam<Family> {
   }
   static std::vector<float> Logits(SequenceClassifier& model) {
     return model.Forward(Sequences()).logits.ToVector<float>();
+  }
+  static void FreezeEncoder(const SequenceClassifier& model) {
+    const ParameterPlaces all = PlacesOfParameters(model);
+    std::vector<Parameter> parameters = model.Parameters();
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if (!all.places[i].in_head) parameters[i].tensor.SetRequiresGrad(false);
   }
   static std::vector<float> Logits(SequenceClassifier& model, const std::vector<int32_t>& ids) {
     return model.Forward(Batch::Pack({ids})).logits.ToVector<float>();
@@ -245,6 +252,35 @@ std::string Name(const testing::TestParamInfo<Family>& info) {
   std::string name = info.param.model_type;
   for (char& c : name) c = c == '-' ? '_' : c;
   return name;
+}
+
+// What the head reads of each sequence may be computed once, if nothing changes it.
+TEST_P(FamilyTest, AFrozenEncoderNeedNotRunAgain) {
+  Json no_dropout;
+  for (const std::string& key : ArchitectureOf(Config()).dropout_keys) no_dropout[key] = 0.0;
+  const auto model = Make(no_dropout);
+  model->Train();
+  EXPECT_FALSE(model->Encode(Sequences()).defined());  // the encoder is trained
+  FreezeEncoder(*model);
+  const Tensor encoded = model->Encode(Sequences());
+  if (GetParam().config.value("classifier_pooling", "cls") == "mean" &&
+      GetParam().model_type == "modernbert") {
+    EXPECT_FALSE(encoded.defined());  // its head reads all tokens
+    return;
+  }
+  ASSERT_TRUE(encoded.defined());
+  Batch known = Sequences();
+  known.encoded = encoded.Clone();
+  EXPECT_EQ(model->Forward(known).logits.ToVector<float>(), Logits(*model));
+  known.encoded = Tensor::Zeros(encoded.shape(), DType::kF32);
+  EXPECT_NE(model->Forward(known).logits.ToVector<float>(), Logits(*model));
+
+  const auto random = Make({{GetParam().dropout, 0.5}});
+  FreezeEncoder(*random);
+  random->Train();
+  EXPECT_FALSE(random->Encode(Sequences()).defined());
+  random->Eval();
+  EXPECT_TRUE(random->Encode(Sequences()).defined());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyTest, testing::ValuesIn(Families()), Name);

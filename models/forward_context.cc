@@ -39,6 +39,16 @@ nn::ForwardContext OnDevice(const DeviceBatch& inputs) {
   return context;
 }
 
+// Returns a tensor of Batch::on_device if it is on `device`, else the batch's own one there.
+// Undefined if the batch has none.
+Tensor OnDeviceOf(const Batch& batch, Tensor Batch::*own, Tensor DeviceBatch::*there,
+                  Device device) {
+  const DeviceBatch* inputs = batch.on_device.get();
+  if (inputs != nullptr && (inputs->*there).defined() && (inputs->*there).device() == device)
+    return inputs->*there;
+  return (batch.*own).defined() ? (batch.*own).To(device) : Tensor();
+}
+
 }  // namespace
 
 nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device device,
@@ -56,11 +66,11 @@ Tensor LabelsFor(const Batch& batch, Device device) {
 }
 
 Tensor SampleWeightsFor(const Batch& batch, Device device) {
-  const DeviceBatch* there = batch.on_device.get();
-  if (there != nullptr && there->sample_weights.defined() &&
-      there->sample_weights.device() == device)
-    return there->sample_weights;
-  return batch.sample_weights.defined() ? batch.sample_weights.To(device) : Tensor();
+  return OnDeviceOf(batch, &Batch::sample_weights, &DeviceBatch::sample_weights, device);
+}
+
+Tensor EncodedFor(const Batch& batch, Device device) {
+  return OnDeviceOf(batch, &Batch::encoded, &DeviceBatch::encoded, device);
 }
 
 Tensor NumCountedSequences(const Batch& batch, Device device) {

@@ -19,6 +19,9 @@ Tensor LabelsFor(const Batch& batch, Device device);
 // Returns the batch's sample weights in the same way, on `device`. Undefined if it has none.
 Tensor SampleWeightsFor(const Batch& batch, Device device);
 
+// Returns the batch's encoded sequences in the same way, on `device`. Undefined if it has none.
+Tensor EncodedFor(const Batch& batch, Device device);
+
 // Returns how many of the computed sequences count: [1] i32 on `device`. Undefined if all count.
 Tensor NumCountedSequences(const Batch& batch, Device device);
 

@@ -6,6 +6,7 @@ namespace lathe::nn {
 
 DropoutSpec ForwardContext::Dropout(double p, std::string_view site, bool first_tokens) const {
   if (!training || p == 0) return {};
+  if (drops != nullptr) *drops = true;
   DropoutSpec spec;
   spec.p = p;
   spec.key = {seed, step, static_cast<uint32_t>(HashName(site))};

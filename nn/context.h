@@ -33,7 +33,8 @@ struct ForwardContext {
   bool training = false;
   uint64_t seed = 0;
   uint32_t step = 0;
-  Tensor device_step;  // [1] i32, replaces `step`; undefined on the host
+  Tensor device_step;     // [1] i32, replaces `step`; undefined on the host
+  bool* drops = nullptr;  // set to true if a place has dropout; null: nobody asks
 
   // Returns the dropout of a named place, for the T rows of all tokens or the B rows of first
   // tokens. Returns no dropout if not training.

@@ -111,7 +111,8 @@ heading "Done: accuracy $(LC_ALL=C printf '%.4f' "$accuracy")"
 # Prints a path as the user can type it in the folder where the script was started.
 as_typed() { printf '%q' "$(realpath -s --relative-base="$caller" -- "$1")"; }
 cat <<END
-The model is in $output/model. To classify texts of your own (name, a tab, description):
+The model is in $output/model. Curves of its training and its errors are in $(as_typed "$output/model/report.html").
+To classify texts of your own (name, a tab, description):
   printf 'mytool\tWhat it does in one line\n' | $(as_typed bazel-bin/apps/lathe/lathe) predict $(as_typed "$output/model") --pairs
 To train on data of your own, see README.md.
 END

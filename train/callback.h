@@ -77,6 +77,13 @@ class Callback {
   virtual void OnLog(const TrainingArguments&, const TrainerState&, TrainerControl&,
                      const nlohmann::json& /*logs*/) {}
 
+  // Called before the outputs of a frozen encoder are computed, once for all epochs. `num_batches`
+  // is the number of batches of each rank.
+  virtual void OnEncodeBegin(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                             int64_t /*num_batches*/) {}
+  // Called after each of these batches.
+  virtual void OnEncodeStep(const TrainingArguments&, const TrainerState&, TrainerControl&) {}
+
   // Called before an evaluation. `num_batches` is the number of batches of each rank.
   virtual void OnEvaluateBegin(const TrainingArguments&, const TrainerState&, TrainerControl&,
                                int64_t /*num_batches*/) {}
@@ -99,8 +106,8 @@ class Callback {
   virtual void OnCheckpoint(const TrainingArguments&, const TrainerState&, TrainerControl&,
                             const std::string& /*checkpoint*/) {}
 
-  // Called for a problem that people should know of but that does not end the training. `text`
-  // begins with "warning: ".
+  // Called for what people should know of but that does not end the training. `text` begins with
+  // "warning: ", or with "note: " if it is no problem.
   virtual void OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
                          const std::string& /*text*/) {}
 

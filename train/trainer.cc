@@ -14,6 +14,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/decision.h"
+#include "lathe/train/frozen_encoder.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
@@ -125,7 +126,8 @@ void Trainer::Train() {
   try {
     Call(&Callback::OnTrainBegin);
     AgreeOnControl();
-    if (!resumed_from_.empty()) FinishResumedStep();
+    EncodeFrozen();
+    if (!resumed_from_.empty() && !interrupted_) FinishResumedStep();
     while (state_.global_step < state_.max_steps && !ends()) TrainEpoch();
     ReadStepResults();
     CheckLastUpdate();
@@ -148,6 +150,20 @@ void Trainer::Train() {
     SaveWithoutTheOthers(e);
   }
   Call(&Callback::OnTrainEnd);
+}
+
+void Trainer::EncodeFrozen() {
+  // The decision doesn't depend on where a resume begins, so that its bits are the same.
+  if (arguments_.freeze_layers.empty() || state_.max_steps <= steps_per_epoch_) return;
+  accelerator_.SetPhase("encoding");
+  const EncodedSamples encoded = EncodeSamples(
+      accelerator_, model_, *inputs_.train,
+      {.on_begin = [this](int64_t num_batches) { Call(&Callback::OnEncodeBegin, num_batches); },
+       .on_batch = [this] { Call(&Callback::OnEncodeStep); }});
+  accelerator_.SetPhase("training");
+  interrupted_ = encoded.interrupted;
+  if (encoded.rows.defined()) loader_.SetEncoded(encoded.rows);
+  if (!encoded.note.empty()) Call(&Callback::OnWarning, encoded.note);
 }
 
 void Trainer::TrainEpoch() {

@@ -102,6 +102,8 @@ class Trainer {
 
   // The loop (trainer.cc).
   void CheckMetricName() const;
+  // Gives the loader the outputs of a frozen encoder, if they are the same in all epochs.
+  void EncodeFrozen();
   void TrainEpoch();
   void Accumulate(const Batch& batch);
   void FinishStep();

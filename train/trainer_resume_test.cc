@@ -39,8 +39,13 @@ TrainingArguments Arguments(const std::string& folder, const Change& change = {}
   return arguments;
 }
 
-TrainerInputs Inputs() {
-  return {.model = TinyBert(), .train = TinyData(16), .evaluation = TinyData(6)};
+// A frozen encoder has no dropout, so that it runs once for all epochs.
+TrainerInputs Inputs(const TrainingArguments& arguments) {
+  const nlohmann::json no_dropout = {{"hidden_dropout_prob", 0},
+                                     {"attention_probs_dropout_prob", 0}};
+  return {.model = TinyBert(arguments.freeze_layers.empty() ? nlohmann::json() : no_dropout),
+          .train = TinyData(16),
+          .evaluation = TinyData(6)};
 }
 
 void Remove(const std::string& folder) { fs::remove_all(Folder(folder)); }
@@ -59,7 +64,7 @@ std::string TrainAndLook(const TrainingArguments& arguments, int ranks, const Lo
       callbacks.push_back(std::make_shared<EarlyStoppingCallback>(
           *arguments.early_stopping_patience, arguments.early_stopping_threshold));
     }
-    Trainer trainer(arguments, accelerator, Inputs(), callbacks);
+    Trainer trainer(arguments, accelerator, Inputs(arguments), callbacks);
     trainer.Train();
     return look ? look(trainer) : "";
   });
@@ -132,6 +137,7 @@ TEST_P(TrainerResumeTest, GivesTheSameBits) {
   }
 }
 
+void FreezeEncoder(TrainingArguments& a) { a.freeze_layers = "encoder"; }
 void Accumulate(TrainingArguments& a) { a.gradient_accumulation_steps = 3; }
 void BFloat16s(TrainingArguments& a) { a.bf16 = true; }
 void EvaluateEachEpoch(TrainingArguments& a) {
@@ -202,9 +208,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"evaluation", EvaluateEachEpoch}, Case{"best", KeepTheBest},
                     Case{"early_stopping", StopEarly, {1, 2, 5, 7}, 8},
                     Case{"two_ranks_early_stopping", HalfBatchesStopEarly, {4, 7}, 8, 2},
-                    Case{"log_epochs", LogEachEpoch}, Case{"lengths", Group},
-                    Case{"plateau", Plateau}, Case{"no_decay", NoDecay}, Case{"sgd", Sgd},
-                    Case{"sgd_with_momentum", SgdWithMomentum},
+                    Case{"frozen_encoder", FreezeEncoder}, Case{"log_epochs", LogEachEpoch},
+                    Case{"lengths", Group}, Case{"plateau", Plateau}, Case{"no_decay", NoDecay},
+                    Case{"sgd", Sgd}, Case{"sgd_with_momentum", SgdWithMomentum},
                     Case{"two_ranks_sgd", HalfBatchesSgd, {3}, 16, 2},
                     Case{"two_ranks", HalfBatches, {3, 8}, 16, 2},
                     Case{"two_ranks_accumulation", HalfBatchesAccumulate, {3, 4}, 6, 2},

@@ -111,6 +111,19 @@ TEST_F(EmulatedDeviceTest, WeighsLossesAsOnTheCpu) {
                     "--per_device_train_batch_size", "5", "--gradient_accumulation_steps", "2"});
 }
 
+// Graphs of passes take the kept outputs of the encoder with them.
+TEST_F(EmulatedDeviceTest, RunsAFrozenEncoderOnceAsOnTheCpu) {
+  for (const std::string device : {"cpu", "cuda"}) {
+    const RunResult run =
+        TrainOn(device, device,
+                {"--freeze_layers", "encoder", "--config_overrides",
+                 "hidden_dropout_prob=0,attention_probs_dropout_prob=0", "--max_steps", "30"});
+    ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+    EXPECT_EQ(run.out.find("note: the frozen encoder"), std::string::npos) << run.out;
+  }
+  ExpectNear(Logged("cuda", "loss"), Logged("cpu", "loss"), 1e-5);
+}
+
 TEST_F(EmulatedDeviceTest, BFloat16AsOnTheCpu) { ExpectSameOnBoth({"--bf16"}, 2e-2, 5e-2, "bf16"); }
 
 // float16 has 11 bits, so losses are only near those of float32.

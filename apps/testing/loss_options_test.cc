@@ -209,6 +209,32 @@ TEST_F(LossOptionsCliTest, FrozenLayersStayAsTheyAre) {
   EXPECT_EQ(resumed, whole);
 }
 
+// Dropout is off, so the encoder's outputs are kept for all epochs of 12 steps.
+TEST_F(LossOptionsCliTest, AFrozenEncoderRunsOnce) {
+  const Args frozen = {"--freeze_layers", "encoder", "--max_steps", "30"};
+  const auto train = [&](int processes, const std::string& out, const Args& more) {
+    Args args = frozen;
+    args.insert(args.end(), more.begin(), more.end());
+    return Launch(processes, Finetune(out, args));
+  };
+  const RunResult one = train(1, "one", {});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_EQ(one.out.find("note: the frozen encoder"), std::string::npos) << one.out;
+  const std::vector<double> losses = Losses("one");
+  ASSERT_EQ(losses.size(), 30u);
+  const RunResult two = train(2, "two", {"--per_device_train_batch_size", "4"});
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  const std::vector<double> of_two = Losses("two");
+  ASSERT_EQ(of_two.size(), 30u);
+  for (size_t i = 0; i < 30; ++i) EXPECT_NEAR(of_two[i], losses[i], 2e-6) << i;
+
+  const RunResult random = train(1, "random", {"--config_overrides", "hidden_dropout_prob=0.1"});
+  ASSERT_EQ(random.exit_code, 0) << random.err;
+  EXPECT_NE(random.out.find("note: the frozen encoder runs in each epoch, because its dropout"),
+            std::string::npos)
+      << random.out;
+}
+
 TEST_F(LossOptionsCliTest, WrongPartsOfTheModel) {
   ExpectError(Train({"--freeze_layers", "3"}), "freeze_layers is 3 but the model has 2 layers", 2);
   ExpectError(Train({"--freeze_layers", "nothing"}), "freezes no parameter", 2);

@@ -27,6 +27,9 @@ struct Batch {
   Tensor sample_ids;           // [B] i32: the sample's place in the global batch; keys its dropout
   Tensor labels;               // [B] i64 classes, [B] f32 scores, [B, num_labels] f32, or undefined
   Tensor sample_weights = {};  // [B] f32: how much each counts in the loss; undefined: all alike
+  // [B, H] f32: what the head reads of each sequence (SequenceClassifier::Encode), if it is known
+  // already; undefined: the model computes it.
+  Tensor encoded = {};
   std::vector<int64_t> indices;  // [B] the place of each sample in the dataset; may be empty
   int64_t max_seqlen = 0;
   // This rank's share of the global batch, which all ranks compute together. A DataLoader sets it.

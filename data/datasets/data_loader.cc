@@ -70,6 +70,15 @@ double WeightOf(const TokenizedDataset& dataset, const std::vector<float>& class
   return sum;
 }
 
+Tensor RowsOf(const Tensor& table, std::span<const int64_t> indices) {
+  const Tensor rows = Tensor::Empty({std::ssize(indices), table.dim(1)}, DType::kF32);
+  const auto width = static_cast<size_t>(table.dim(1));
+  float* to = rows.data<float>();
+  for (const int64_t i : indices)
+    to = std::copy_n(table.data<float>() + static_cast<size_t>(i) * width, width, to);
+  return rows;
+}
+
 }  // namespace
 
 // Takes samples from long to short. Each goes to the share with the fewest tokens so far.
@@ -94,6 +103,7 @@ struct DataLoader::Iterator::Epoch {
   std::shared_ptr<const TokenizedDataset> dataset;
   std::vector<int64_t> order;
   std::vector<float> class_weights;
+  Tensor encoded;
   int64_t batch_size = 0, num_batches = 0, first_step = 0;
   int rank = 0, world_size = 1;
   size_t prefetch = 0;
@@ -154,6 +164,7 @@ struct DataLoader::Iterator::Epoch {
       places = {0};
     }
     auto batch = std::make_shared<Batch>(Collate(*dataset, mine));
+    if (encoded.defined()) batch->encoded = RowsOf(encoded, mine);
     batch->sample_ids = Tensor::FromVector(places);
     batch->share = share;
     batch->step = first_step + number;
@@ -269,6 +280,14 @@ void DataLoader::Shard(int rank, int world_size, bool split_batches,
   if (passes_ != nullptr) passes_->loaders.push_back(this);
 }
 
+void DataLoader::SetEncoded(Tensor rows) {
+  Check(rows.ndim() == 2 && rows.dim(0) == num_samples() && rows.dtype() == DType::kF32 &&
+            rows.device().is_cpu(),
+        "data_loader", "encoded rows must be float32 on the host, one for each of ", num_samples(),
+        " samples");
+  encoded_ = std::move(rows);
+}
+
 void DataLoader::SkipFirstBatches(int64_t n) {
   Check(n >= 0 && n <= size(), "data_loader", "cannot skip ", n, " of ", size(), " batches");
   skip_ = n;
@@ -311,6 +330,7 @@ DataLoader::Iterator DataLoader::begin() {
   options.batch_size = global_batch_size_;
   epoch->order = SampleOrder(*dataset_, options, number);
   epoch->class_weights = options_.class_weights;
+  epoch->encoded = encoded_;
   epoch->batch_size = global_batch_size_;
   epoch->rank = rank_;
   epoch->world_size = world_size_;

@@ -82,6 +82,10 @@ class DataLoader {
   // `passes`, which may be null.
   void Shard(int rank, int world_size, bool split_batches, std::shared_ptr<LoaderPasses> passes);
 
+  // Passes that begin from now on give Batch::encoded: the samples' rows of `rows`, [n, H] f32 on
+  // the host for the n samples of the dataset.
+  void SetEncoded(Tensor rows);
+
   int64_t size() const;  // batches in an epoch, the same on all ranks
   int64_t num_samples() const { return dataset_->size(); }
   const TokenizedDataset& dataset() const { return *dataset_; }
@@ -126,6 +130,7 @@ class DataLoader {
   int64_t epoch_ = 0, skip_ = 0;
   int rank_ = 0, world_size_ = 1;
   int64_t global_batch_size_;
+  Tensor encoded_;  // undefined if there is none
   std::shared_ptr<LoaderPasses> passes_;
   std::weak_ptr<const Iterator::Epoch> pass_;  // the pass that began last
 };

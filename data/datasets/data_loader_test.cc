@@ -376,6 +376,27 @@ TEST(DataLoaderTest, SharesWeighTheirSamplesAndClasses) {
   EXPECT_FALSE(Collate(DatasetOfSize(2), {0}).sample_weights.defined());
 }
 
+TEST(DataLoaderTest, GivesTheEncodedRowsOfItsSamples) {
+  const auto data = std::make_shared<const TokenizedDataset>(DatasetOfSize(10));
+  Tensor rows = Tensor::Empty({10, 3}, DType::kF32);
+  for (int64_t i = 0; i < 30; ++i) rows.data<float>()[i] = static_cast<float>(i);
+  for (const int rank : {0, 1}) {
+    DataLoader loader(data, {.batch_size = 4, .shuffle = true});
+    loader.Shard(rank, 2, /*split_batches=*/false, nullptr);
+    for (const Batch& batch : loader) EXPECT_FALSE(batch.encoded.defined());
+    loader.SetEncoded(rows);
+    for (const Batch& batch : loader) {
+      ASSERT_EQ(batch.encoded.shape(), (Shape{batch.size(), 3}));
+      const std::vector<float> encoded = batch.encoded.ToVector<float>();
+      for (size_t i = 0; i < encoded.size(); ++i)
+        EXPECT_EQ(encoded[i],
+                  static_cast<float>(batch.indices[i / 3] * 3) + static_cast<float>(i % 3));
+    }
+  }
+  DataLoader loader(data, {.batch_size = 4});
+  EXPECT_THROW(loader.SetEncoded(Tensor::Zeros({9, 3}, DType::kF32)), Error);
+}
+
 TEST(DataLoaderTest, RefusesWeightsThatDoNotFit) {
   TokenizedDataset data = DatasetOfSize(4);
   EXPECT_THROW(DataLoader(data, {.batch_size = 2, .class_weights = {1}}), Error);

@@ -26,7 +26,7 @@ Shape LabelShape(const Tensor& labels, int64_t S) {
 // The byte of the buffer at which each tensor begins.
 struct Places {
   int64_t labels, input_ids, token_type_ids, row_positions, row_samples, cu_seqlens, sample_ids,
-      first_positions, num_sequences, step, grad_seed, sample_weights, end;
+      first_positions, num_sequences, step, grad_seed, sample_weights, encoded, end;
 
   Places(const Batch& batch, const PackedShape& shape) {
     int64_t at = 0;
@@ -49,6 +49,7 @@ struct Places {
     step = next(1);
     grad_seed = next(1, DType::kF32);
     sample_weights = next(batch.sample_weights.defined() ? S : 0, DType::kF32);
+    encoded = next(batch.encoded.defined() ? S * batch.encoded.dim(1) : 0, DType::kF32);
     end = at;
   }
 };
@@ -84,6 +85,8 @@ DeviceBatch DeviceBatch::In(const Tensor& buffer, const Batch& batch, const Pack
   inputs.grad_seed = part(places.grad_seed, {}, DType::kF32);
   if (batch.sample_weights.defined())
     inputs.sample_weights = part(places.sample_weights, {S}, DType::kF32);
+  if (batch.encoded.defined())
+    inputs.encoded = part(places.encoded, {S, batch.encoded.dim(1)}, DType::kF32);
   inputs.max_seqlen = shape.max_seqlen;
   return inputs;
 }
@@ -119,11 +122,12 @@ Tensor DeviceBatch::Pack(const Batch& batch, const PackedShape& shape, uint32_t 
   *integers(places.num_sequences) = static_cast<int32_t>(B);
   *integers(places.step) = static_cast<int32_t>(step);
   std::memcpy(base + places.grad_seed, &grad_seed, sizeof(grad_seed));
-  if (batch.sample_weights.defined()) {
-    const Tensor& weights = batch.sample_weights;
-    std::memcpy(base + places.sample_weights, weights.raw_data(),
-                static_cast<size_t>(weights.bytes()));
-  }
+  const auto copy = [&](int64_t place, const Tensor& numbers) {
+    if (!numbers.defined()) return;
+    std::memcpy(base + place, numbers.raw_data(), static_cast<size_t>(numbers.bytes()));
+  };
+  copy(places.sample_weights, batch.sample_weights);
+  copy(places.encoded, batch.encoded);
   return host;
 }
 

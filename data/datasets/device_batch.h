@@ -36,7 +36,8 @@ struct DeviceBatch {
   Tensor grad_seed;                   // [] f32: the loss's gradient, for recorded passes
   Tensor labels;                      // as in the batch, but integers are i64; may be undefined
   Tensor sample_weights;              // [S] f32, 0 for surplus sequences; undefined as the batch's
-  int64_t max_seqlen = 0;             // that of the shape
+  Tensor encoded;          // [S, H] f32, 0 for surplus sequences; undefined as the batch's
+  int64_t max_seqlen = 0;  // that of the shape
 
   // Makes the inputs of `batch`, without surplus sequences. The copy to a device is made beside its
   // work and takes effect after it.

@@ -1,10 +1,13 @@
 #include "lathe/models/encoders/encoder_classifier.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "lathe/core/autograd.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/segment/segment_mean.h"
+#include "lathe/models/forward_context.h"
 #include "lathe/models/rows.h"
 
 namespace lathe {
@@ -48,34 +51,55 @@ Tensor EncoderClassifier::Head(const Tensor& pooled, const nn::ForwardContext& c
   return output_->Forward(dropout_->Forward(normed, context, first_tokens));
 }
 
+EncoderForwardOptions EncoderClassifier::EncoderOptions(bool output_hidden_states) const {
+  return {.output_hidden_states = output_hidden_states,
+          .first_tokens_only = pooling_ == Pooling::kFirstToken,
+          .training = training(),
+          .seed = seed_};
+}
+
+Tensor EncoderClassifier::Pooled(const EncoderOutput& encoded,
+                                 const nn::ForwardContext& context) const {
+  return pooling_ == Pooling::kFirstToken
+             ? encoded.first_tokens
+             : SegmentMean(encoded.all_rows, context.sequences.cu_seqlens);
+}
+
+Tensor EncoderClassifier::Encode(const Batch& batch) {
+  const auto is_trained = [](const Parameter& p) { return p.tensor.requires_grad(); };
+  if (pooling_ == Pooling::kMeanLogits || std::ranges::any_of(encoder_->Parameters(), is_trained))
+    return {};
+  const EncoderForwardOptions options = EncoderOptions(/*output_hidden_states=*/false);
+  if (pooling_ == Pooling::kFirstToken) CheckSequencesStartAtZero(batch, name_);
+  const NoGradGuard no_grad;
+  nn::ForwardContext context = encoder_->MakeContext(batch, options);
+  bool drops = false;
+  context.drops = &drops;
+  const Tensor pooled = Pooled(encoder_->Forward(batch, context, options), context);
+  return drops ? Tensor() : pooled;
+}
+
 SequenceClassifierOutput EncoderClassifier::Forward(const Batch& batch,
                                                     const ForwardOptions& options) {
-  const EncoderForwardOptions encoder_options = {
-      .output_hidden_states = options.output_hidden_states,
-      .first_tokens_only = pooling_ == Pooling::kFirstToken,
-      .training = training(),
-      .seed = seed_};
+  const EncoderForwardOptions encoder_options = EncoderOptions(options.output_hidden_states);
   Check(batch.size() >= 1, name_, "the batch is empty");
   if (pooling_ == Pooling::kFirstToken) CheckSequencesStartAtZero(batch, name_);
   const nn::ForwardContext context = encoder_->MakeContext(batch, encoder_options);
-  EncoderOutput encoded = encoder_->Forward(batch, context, encoder_options);
-  const Tensor& cu_seqlens = context.sequences.cu_seqlens;
   SequenceClassifierOutput out;
-  switch (pooling_) {
-    case Pooling::kFirstToken:
-      out.logits = Head(encoded.first_tokens, context, /*first_tokens=*/true);
-      break;
-    case Pooling::kMean:
-      out.logits = Head(SegmentMean(encoded.all_rows, cu_seqlens), context, /*first_tokens=*/true);
-      break;
-    case Pooling::kMeanLogits:  // products of all rows are worth the narrow type
-      out.logits = SegmentMean(
-          Cast(Head(Cast(encoded.all_rows, compute_dtype()), context, /*first_tokens=*/false),
-               DType::kF32),
-          cu_seqlens);
-      break;
+  const Tensor known = EncodedFor(batch, device());
+  if (known.defined() && pooling_ != Pooling::kMeanLogits && !options.output_hidden_states) {
+    out.logits = Head(known, context, /*first_tokens=*/true);
+  } else {
+    EncoderOutput encoded = encoder_->Forward(batch, context, encoder_options);
+    // With kMeanLogits, products of all rows are worth the narrow type.
+    out.logits = pooling_ != Pooling::kMeanLogits
+                     ? Head(Pooled(encoded, context), context, /*first_tokens=*/true)
+                     : SegmentMean(Cast(Head(Cast(encoded.all_rows, compute_dtype()), context,
+                                             /*first_tokens=*/false),
+                                        DType::kF32),
+                                   context.sequences.cu_seqlens);
+    out.hidden_states = std::move(encoded.hidden_states);
   }
-  out.hidden_states = std::move(encoded.hidden_states);
   if (batch.labels.defined()) out.loss = loss_(out.logits, batch, config_, loss_options_);
   return out;
 }

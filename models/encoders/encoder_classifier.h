@@ -55,9 +55,13 @@ class EncoderClassifier : public SequenceClassifier {
   // padding on the left (Batch::FromPadded). Transformers would classify what it computes for the
   // padding.
   SequenceClassifierOutput Forward(const Batch& batch, const ForwardOptions& options = {}) override;
+  Tensor Encode(const Batch& batch) override;
   int64_t max_length() const override { return encoder_->max_length(); }
 
  private:
+  EncoderForwardOptions EncoderOptions(bool output_hidden_states) const;
+  // Returns the row of each sequence that a head reads that isn't of kMeanLogits: [B, H].
+  Tensor Pooled(const EncoderOutput& encoded, const nn::ForwardContext& context) const;
   NamedSettings OwnSettings() const override;
   // [N, H] -> [N, num_labels], for the rows of first tokens or of all tokens.
   Tensor Head(const Tensor& pooled, const nn::ForwardContext& context, bool first_tokens) const;

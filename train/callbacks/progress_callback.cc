@@ -17,6 +17,7 @@ void ProgressCallback::OnTrainBegin(const TrainingArguments& arguments, const Tr
 
 void ProgressCallback::OnStepEnd(const TrainingArguments&, const TrainerState& state,
                                  TrainerControl&) {
+  encoding_.reset();
   if (train_) train_->Update(1, state.loss);
 }
 
@@ -33,6 +34,21 @@ void ProgressCallback::OnLog(const TrainingArguments&, const TrainerState& state
             "  skipped_steps " + std::to_string(skipped);
   }
   train_->Print(line);
+}
+
+void ProgressCallback::OnEncodeBegin(const TrainingArguments& arguments, const TrainerState&,
+                                     TrainerControl&, int64_t num_batches) {
+  if (!train_) return;
+  train_->Clear();
+  encoding_.emplace(Progress::Options{.title = "encode",
+                                      .total = num_batches,
+                                      .unit = "batch",
+                                      .enabled = !arguments.disable_tqdm});
+}
+
+void ProgressCallback::OnEncodeStep(const TrainingArguments&, const TrainerState&,
+                                    TrainerControl&) {
+  if (encoding_) encoding_->Update(1);
 }
 
 void ProgressCallback::OnEvaluateBegin(const TrainingArguments& arguments, const TrainerState&,
@@ -77,6 +93,7 @@ void ProgressCallback::OnWarning(const TrainingArguments&, const TrainerState& s
 
 void ProgressCallback::OnTrainEnd(const TrainingArguments&, const TrainerState&, TrainerControl&) {
   evaluation_.reset();  // a signal may have ended an evaluation
+  encoding_.reset();
   train_.reset();
 }
 

@@ -21,6 +21,10 @@ class ProgressCallback : public Callback {
                  TrainerControl& control) override;
   void OnLog(const TrainingArguments& arguments, const TrainerState& state, TrainerControl& control,
              const nlohmann::json& logs) override;
+  void OnEncodeBegin(const TrainingArguments& arguments, const TrainerState& state,
+                     TrainerControl& control, int64_t num_batches) override;
+  void OnEncodeStep(const TrainingArguments& arguments, const TrainerState& state,
+                    TrainerControl& control) override;
   void OnEvaluateBegin(const TrainingArguments& arguments, const TrainerState& state,
                        TrainerControl& control, int64_t num_batches) override;
   void OnPredictionStep(const TrainingArguments& arguments, const TrainerState& state,
@@ -35,8 +39,8 @@ class ProgressCallback : public Callback {
                   TrainerControl& control) override;
 
  private:
-  // Both are empty except on the main process.
-  std::optional<Progress> train_, evaluation_;
+  // All are empty except on the main process.
+  std::optional<Progress> train_, evaluation_, encoding_;
 };
 
 }  // namespace lathe
