@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lathe/distributed/accelerator.h"
-#include "lathe/train/support/model_card.h"
+#include "lathe/train/card/model_card.h"
 #include "lathe/train/support/training_arguments.h"
 
 namespace lathe {

@@ -1,4 +1,4 @@
-// Writes a model card, README.md, beside the trained model (train/support/model_card.h).
+// Writes a model card, README.md, beside the trained model (train/card/model_card.h).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lathe/train/callback.h"
-#include "lathe/train/support/model_card.h"
+#include "lathe/train/card/model_card.h"
 
 namespace lathe {
 

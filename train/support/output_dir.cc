@@ -13,8 +13,8 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/train/card/model_card.h"
 #include "lathe/train/support/interrupt.h"
-#include "lathe/train/support/model_card.h"
 
 namespace lathe {
 namespace {

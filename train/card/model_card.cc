@@ -1,4 +1,4 @@
-#include "lathe/train/support/model_card.h"
+#include "lathe/train/card/model_card.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/sha256.h"
 #include "lathe/core/version.h"
-#include "lathe/train/support/yaml_text.h"
+#include "lathe/train/card/yaml_text.h"
 
 namespace lathe {
 namespace {

@@ -1,4 +1,4 @@
-#include "lathe/train/support/model_card.h"
+#include "lathe/train/card/model_card.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "lathe/train/support/yaml_text.h"
+#include "lathe/train/card/yaml_text.h"
 
 #include <gtest/gtest.h>
 
