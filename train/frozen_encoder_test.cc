@@ -61,6 +61,37 @@ TEST(FrozenEncoderTest, AnyNumberOfRanksGivesTheSameRows) {
   }
 }
 
+TEST(FrozenEncoderTest, RanksTrainAsOne) {
+  const auto said = [](const ProcessEnvironment& env) {
+    std::ostringstream text;
+    text.precision(17);
+    // The batch of all ranks has 6 samples.
+    TrainingArguments arguments = TinyArguments();
+    arguments.freeze_layers = "encoder";
+    arguments.per_device_train_batch_size = 6 / env.world_size;
+    arguments.num_train_epochs = 3;
+    arguments.logging_steps = 1;
+    Accelerator accelerator = AcceleratorOf(arguments, &env);
+    Trainer trainer(arguments, accelerator, {.model = Bert(0), .train = TinyData(37)});
+    trainer.Train();
+    for (const auto& entry : trainer.state().log_history)
+      if (entry.contains("loss")) text << entry.at("loss").get<double>() << ' ';
+    return text.str();
+  };
+  std::vector<double> one;
+  for (const int ranks : {1, 2, 3}) {
+    const std::vector<RankResult> results = RunRanks(ranks, said);
+    ExpectAllWell(results);
+    std::istringstream in(results[0].said);
+    std::vector<double> losses;
+    for (double x; in >> x;) losses.push_back(x);
+    ASSERT_EQ(losses.size(), 21u);
+    if (ranks == 1) one = losses;
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(losses[i], one[i], 2e-6) << ranks;
+  }
+}
+
+// The tests from here on use OpenMP in this process, after which no rank can be forked.
 TEST(FrozenEncoderTest, RowsAreThoseOfEachSample) {
   Accelerator accelerator = AcceleratorOf(TinyArguments(), nullptr);
   const auto model = FrozenBert(), other = FrozenBert();
@@ -144,36 +175,6 @@ TEST(FrozenEncoderTest, RunsEachTimeWhereItMust) {
   EXPECT_EQ(encoded, 0);
   Losses("embeddings", 3, encoded);
   EXPECT_EQ(encoded, 0);
-}
-
-TEST(FrozenEncoderTest, RanksTrainAsOne) {
-  const auto said = [](const ProcessEnvironment& env) {
-    std::ostringstream text;
-    text.precision(17);
-    // The batch of all ranks has 6 samples.
-    TrainingArguments arguments = TinyArguments();
-    arguments.freeze_layers = "encoder";
-    arguments.per_device_train_batch_size = 6 / env.world_size;
-    arguments.num_train_epochs = 3;
-    arguments.logging_steps = 1;
-    Accelerator accelerator = AcceleratorOf(arguments, &env);
-    Trainer trainer(arguments, accelerator, {.model = Bert(0), .train = TinyData(37)});
-    trainer.Train();
-    for (const auto& entry : trainer.state().log_history)
-      if (entry.contains("loss")) text << entry.at("loss").get<double>() << ' ';
-    return text.str();
-  };
-  std::vector<double> one;
-  for (const int ranks : {1, 2, 3}) {
-    const std::vector<RankResult> results = RunRanks(ranks, said);
-    ExpectAllWell(results);
-    std::istringstream in(results[0].said);
-    std::vector<double> losses;
-    for (double x; in >> x;) losses.push_back(x);
-    ASSERT_EQ(losses.size(), 21u);
-    if (ranks == 1) one = losses;
-    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(losses[i], one[i], 2e-6) << ranks;
-  }
 }
 
 }  // namespace

@@ -332,7 +332,7 @@ TEST(OptionsTest, ValuesAreThoseOfAllOptions) {
   EXPECT_EQ(values.at("learning_rate"), 5e-5);
   EXPECT_EQ(values.at("bf16"), true);
   EXPECT_EQ(values.at("text_columns"), (Args{"a", "b"}));
-  EXPECT_EQ(values.at("train_file"), "t.csv");
+  EXPECT_EQ(values.at("train_file"), (Args{"t.csv"}));
   EXPECT_TRUE(values.at("num_labels").is_null());
   for (const char* name : {"token", "help", "json_config"})
     EXPECT_FALSE(values.contains(name)) << name;

@@ -15,7 +15,7 @@ class LossOptionsCliTest : public LaunchedTest {
  protected:
   void SetUp() override {
     LaunchedTest::SetUp();
-    SetConfig({{"hidden_dropout_prob", 0}, {"attention_probs_dropout_prob", 0}});
+    SetConfig({{"hidden_dropout_prob", 0.0}, {"attention_probs_dropout_prob", 0.0}});
     // The column of weights comes first, so it must not be taken for a text.
     std::istringstream rows(Read("train.csv"));
     std::string row, weighted = "weight,sentence,label\n";

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <ctime>
@@ -51,7 +52,12 @@ void TrackerCallback::Open(const TrainingArguments& arguments,
                            const nlohmann::json& hyperparameters) {
   if (folder_.empty()) folder_ = FolderOf(arguments);
   trackers_ = TrackerList(MakeTrackers(TrackerNames(arguments.report_to, "report_to"), folder_),
-                          [this](const std::string& line) { warnings_.push_back(line); });
+                          [this](const std::string& line) {
+                            // A later start in the same folder fails in the same way.
+                            if (std::ranges::find(told_, line) != told_.end()) return;
+                            told_.push_back(line);
+                            warnings_.push_back(line);
+                          });
   trackers_.Start(hyperparameters);
 }
 

@@ -44,8 +44,9 @@ class TrackerCallback : public Callback {
   void Report(TrainerControl& control);
 
   nlohmann::json hyperparameters_;
-  std::string folder_;  // empty until the first Open
-  std::vector<std::string> warnings_;
+  std::string folder_;                 // empty until the first Open
+  std::vector<std::string> warnings_;  // that nobody has got yet
+  std::vector<std::string> told_;      // all warnings
   TrackerList trackers_;
 };
 
