@@ -82,7 +82,7 @@ if [ -n "$model" ]; then
   start=(--model_name_or_path "$model" --ignore_mismatched_sizes --learning_rate 5e-5)
   epochs=3
 else
-  start=(--config_name "$data/model" --tokenizer_name "$data/model" --learning_rate 1e-3)
+  start=(--config_name "$data/model" --tokenizer_name "$data/model" --learning_rate 7e-4 --label_smoothing_factor 0.1)
 fi
 epochs=${epochs_given:-$epochs}
 grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo && start+=(--bf16)

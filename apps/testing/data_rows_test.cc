@@ -46,6 +46,27 @@ Args Joined(Args a, const Args& b) {
   return a;
 }
 
+TEST_F(DataRowsTest, ALabelThatOnlyValidationHasIsNoError) {
+  Write("rare.csv", Read("dev.csv") + "odd film,rare\n");
+  const std::vector<RunResult> runs =
+      RunThrice({"--do_eval", "--validation_file", Path("rare.csv")});
+  ExpectNote(runs, "label \"rare\" is in no training row, but in " + Path("rare.csv") +
+                       ":42; the model can't learn it");
+  for (const char* out : {"memory", "second"}) {
+    EXPECT_EQ(ReadJson(std::string(out) + "/config.json")["id2label"]["2"], "rare");
+    const nlohmann::json rare = ReadJson(std::string(out) + "/eval_report.json")["classes"][2];
+    EXPECT_EQ(rare["label"], "rare");
+    EXPECT_EQ(rare["support"], 1) << rare;
+    EXPECT_EQ(rare["recall"], 0) << rare;
+  }
+  // With --num_labels nothing is added, and a number among names is a slip.
+  ExpectMistake({"--validation_file", Path("rare.csv"), "--do_eval", "--num_labels", "2"},
+                "rare.csv:42: label \"rare\" was not seen in training");
+  Write("slip.csv", "sentence,label\ngood,3\n");
+  ExpectMistake({"--validation_file", Path("slip.csv"), "--do_eval"},
+                "slip.csv:2: label \"3\" was not seen in training");
+}
+
 TEST_F(DataRowsTest, ASplitGivesTheResultsOfTwoFiles) {
   TextTable table = ParseTextTable("train.csv", Read("train.csv"));
   ValidationRule rule(0.3);

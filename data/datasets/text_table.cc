@@ -55,9 +55,12 @@ TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::str
   if (chosen.empty() && table.has("sentence1") && table.has("sentence2")) {
     chosen = {"sentence1", "sentence2"};
   }
+  // `lathe predict --output` has added columns.
+  const bool predicted = table.has("prediction") && table.has("probability");
   for (size_t c = 0; named.empty() && c < table.names.size() && chosen.size() < 2; ++c) {
     const std::string& name = table.names[c];
     if (name == weight_column) continue;
+    if (predicted && (name == "prediction" || name.starts_with("probability"))) continue;
     if (name != label_column && name != "idx" && name != "id" && !name.empty())
       chosen.push_back(name);
   }

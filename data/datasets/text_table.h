@@ -69,7 +69,8 @@ struct TextColumns {
 // Returns the `named` columns (one or two). If none is named, chooses as run_glue does: sentence1
 // and sentence2 if both are there. Otherwise it takes the first two columns that are not
 // `label_column`, or the only one. `weight_column`, and the columns "idx", "id" and "" (a row index
-// written by a data frame), are no text either.
+// written by a data frame), are no text either. Nor are "prediction" and "probability...", if the
+// table has both "prediction" and "probability", as `lathe predict` writes them.
 TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::string>& named,
                               const std::string& label_column = "label",
                               const std::string& weight_column = "");

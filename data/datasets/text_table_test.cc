@@ -198,6 +198,8 @@ TEST(ColumnsTest, AreChosenAsRunGlueDoes) {
   EXPECT_EQ(choose("a,stars,b", {}, "stars"), "a|b");
   EXPECT_EQ(choose("sentence1,sentence2,title,label", {"title"}), "title|");
   EXPECT_EQ(choose("a,b,label", {"b", "a"}), "b|a");
+  EXPECT_EQ(choose("text,label,prediction,probability,probability_x"), "text|");
+  EXPECT_EQ(choose("prediction,text"), "prediction|text");
 }
 
 TEST(ColumnsTest, AMissingColumnListsThoseThereAre) {

@@ -3,6 +3,7 @@
 #include <absl/status/status.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -67,6 +68,15 @@ nlohmann::json KeyOfRows(const DataSplit& split, const PretrainedConfig& config,
     json["num_labels"] = options.num_labels.value_or(-1);
     json["config_labels"] = config.label_names();
     if (!options.do_train) json["config_problem_type"] = config.problem_type();
+    if (known.validation_labels) {
+      std::vector<std::string> names;
+      for (const std::string& label : known.validation_labels->labels()) {
+        // A score changes nothing.
+        if (label.find('.') == std::string::npos || !ParseNumber(label)) names.push_back(label);
+      }
+      std::ranges::sort(names);
+      json["validation_labels"] = names;
+    }
     if (options.do_regression) json["do_regression"] = *options.do_regression;
     if (!options.task_name.empty()) json["task_name"] = options.task_name;
   }
@@ -208,8 +218,10 @@ void CachedDataset::Scan(const PretrainedConfig& config) {
   });
   if (!known_.labels) {
     known_.labels =
-        DecideLabels(options_.do_train ? &labels : nullptr,
-                     options_.do_train || !has_labels ? nullptr : &labels, config, options_);
+        options_.do_train
+            ? DecideLabels(&labels, known_.validation_labels ? &*known_.validation_labels : nullptr,
+                           config, options_)
+            : DecideLabels(nullptr, has_labels ? &labels : nullptr, config, options_);
   }
   if (!known_.columns) known_.columns = ChooseColumns(headers, options_);
   if (rule) rule->Decide(known_.labels->kind(), NameOfFiles(split_.files));

@@ -33,10 +33,12 @@ std::string DatasetCacheFolder(const DataSplit& split, const FinetuneArguments& 
 
 // What a run knows about the rows of a split before it looks at them.
 struct KnownAboutRows {
-  std::optional<LabelSet> labels;      // what the labels mean; nullopt: the file decides
-  std::optional<TextColumns> columns;  // which columns are texts; nullopt: the file decides
+  std::optional<LabelSet> labels = {};  // what the labels mean; nullopt: the file decides
+  // The labels of the validation data, if the training data decide what labels mean.
+  std::optional<DistinctLabels> validation_labels = {};
+  std::optional<TextColumns> columns = {};  // which columns are texts; nullopt: the file decides
   // Which training rows validate, if the split's files are divided; nullopt: the file decides.
-  std::optional<ValidationRule> rule;
+  std::optional<ValidationRule> rule = {};
 };
 
 class CachedDataset {

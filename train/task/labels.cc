@@ -151,7 +151,31 @@ Names InOrderOfTask(const std::string& task_name, const Names& names) {
   return ordered.size() == names.size() ? ordered : names;
 }
 
+Names Followed(Names names, const Names& more) {
+  names.insert(names.end(), more.begin(), more.end());
+  return names;
+}
+
 }  // namespace
+
+std::vector<std::string> LabelsOfValidationAlone(const LabelSet& labels,
+                                                 const DistinctLabels& validation) {
+  if (labels.kind() == LabelKind::kRegression) return {};
+  const bool several = labels.kind() == LabelKind::kMultiLabel;
+  const bool numbers = AreNumbers(labels.names());
+  std::set<std::string> alone;
+  for (const std::string& text : validation.labels()) {
+    const std::optional<Names> array = ParseLabelArray(text);
+    if (array.has_value() != several) continue;  // an error names its row later
+    for (const std::string& name : several ? *array : Names{text}) {
+      const bool is_number = ParseNumber(name).has_value();
+      const bool is_score = is_number && name.find('.') != std::string::npos;
+      if (!name.empty() && !is_score && is_number == numbers && !labels.Index(name))
+        alone.insert(name);
+    }
+  }
+  return {alone.begin(), alone.end()};
+}
 
 void DistinctLabels::Add(const TextTable& rows) {
   constexpr size_t kMostScores = 1 << 20;
@@ -193,6 +217,10 @@ LabelSet DecideLabels(const DistinctLabels* train, const DistinctLabels* validat
                       const PretrainedConfig& config, const FinetuneArguments& options) {
   LabelSet labels =
       train != nullptr ? FromTraining(*train, options) : FromConfig(validation, config, options);
+  if (train != nullptr && validation != nullptr && !options.num_labels) {
+    const Names alone = LabelsOfValidationAlone(labels, *validation);
+    if (!alone.empty()) labels = MakeLabelSet(labels.kind(), Followed(labels.names(), alone));
+  }
   const int64_t wanted = options.num_labels.value_or(labels.num_labels());
   if (labels.kind() == LabelKind::kRegression) {
     if (wanted != 1) {

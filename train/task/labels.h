@@ -44,14 +44,19 @@ class DistinctLabels {
   std::optional<size_t> number_;  // the place of a number with a point
 };
 
+// Returns the labels of `validation` that `labels` lacks and that could belong to it. A name is no
+// label among numbers, nor a number among names, because it is a slip. Nor is a score.
+std::vector<std::string> LabelsOfValidationAlone(const LabelSet& labels,
+                                                 const DistinctLabels& validation);
+
 // Returns the set of labels of this kind with these names. A regression ignores the names.
 LabelSet MakeLabelSet(LabelKind kind, std::vector<std::string> names);
 
 // Decides what the labels of these files mean, in the order of the model's outputs. `train` and
-// `validation` may be null, as for a file without labels. With training data its labels count, in
-// the config's order if they are the same names, else in that of the GLUE task that the options
-// name. Otherwise the config's labels count. Throws if
-// there are more labels than
+// `validation` may be null, as for a file without labels. With training data its labels count,
+// followed by those that only the validation data have, as in run_classification. They come in the
+// config's order if they are the same names, else in that of the GLUE task that the options name.
+// Without training data the config's labels count. Throws if there are more labels than
 // --num_labels.
 LabelSet DecideLabels(const DistinctLabels* train, const DistinctLabels* validation,
                       const PretrainedConfig& config, const FinetuneArguments& options);

@@ -66,12 +66,30 @@ void DataLoading::OpenCache(Part& part, const KnownAboutRows& known) {
   part.cache->Prepare(config_);
 }
 
+void DataLoading::CollectValidationLabels() {
+  const DataSplit& split = validation_.split;
+  if (validation_labels_ || !train_.split.wanted || !split.wanted) return;
+  if (split.rows != DataSplit::Rows::kAll) return;
+  validation_labels_.emplace(options_.label_column);
+  int64_t num_rows = 0;
+  const auto add = [&](TextTable& rows) {
+    if (split.max_rows && !split.drops_duplicates) CutRows(rows, *split.max_rows - num_rows);
+    num_rows += rows.rows();
+    if (rows.rows() > 0 && rows.has(options_.label_column)) validation_labels_->Add(rows);
+  };
+  if (!validation_.folder.empty())
+    return ForEachBlock(split, options_, [&](TextTable& rows, size_t) { add(rows); });
+  validation_.tables = ReadTables(split, options_);
+  for (TextTable& table : validation_.tables) add(table);
+}
+
 LabelSet DataLoading::DecideTheLabels() {
   if (First().cache != nullptr) return First().cache->labels();
   DistinctLabels distinct(options_.label_column);
   if (!train_.tables.empty()) {
     for (const TextTable& table : train_.tables) distinct.Add(table);
-    return DecideLabels(&distinct, nullptr, config_, options_);
+    return DecideLabels(&distinct, validation_labels_ ? &*validation_labels_ : nullptr, config_,
+                        options_);
   }
   if (validation_.tables.empty() || !validation_.tables[0].has(options_.label_column))
     return DecideLabels(nullptr, nullptr, config_, options_);
@@ -90,7 +108,8 @@ void DataLoading::Read() {
   for (Part* part : Parts()) part->folder = DatasetCacheFolder(part->split, options_);
   Part& first = First();
   if (!first.folder.empty()) {
-    KnownAboutRows known;
+    CollectValidationLabels();
+    KnownAboutRows known = {.validation_labels = validation_labels_};
     if (&first == &test_) known.labels = DecideLabels(nullptr, nullptr, config_, options_);
     OpenCache(first, known);
   }
@@ -98,7 +117,8 @@ void DataLoading::Read() {
     if (!part->folder.empty()) continue;
     // These rows lie among the training rows.
     if (part->split.rows == DataSplit::Rows::kValidating) continue;
-    part->tables = ReadTables(part->split, options_);
+    if (part->tables.empty()) part->tables = ReadTables(part->split, options_);
+    if (part == &train_) CollectValidationLabels();
   }
   task_.labels = DecideTheLabels();
 }
@@ -200,9 +220,33 @@ void DataLoading::Tokenize() {
   AddNotesOnTexts();
 }
 
+// Says which labels no training row has, though the validation data have them.
+void DataLoading::AddNoteOnLabels() {
+  if (!validation_labels_ || task_.labels.kind() == LabelKind::kRegression) return;
+  const TokenizedDataset& train = *task_.train.dataset;
+  const std::vector<std::string>& names = task_.labels.names();
+  std::vector<bool> trained(names.size());
+  for (const int64_t label : train.classes) trained.at(static_cast<size_t>(label)) = true;
+  const std::vector<float> flags = train.AllScores();
+  for (size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i] > 0.5f) trained[i % names.size()] = true;
+  }
+  for (size_t i = 0; i < validation_labels_->labels().size(); ++i) {
+    const std::string& text = validation_labels_->labels()[i];
+    for (const std::string& name : ParseLabelArray(text).value_or(std::vector{text})) {
+      const std::optional<int64_t> place = task_.labels.Index(name);
+      if (!place || trained[static_cast<size_t>(*place)]) continue;
+      trained[static_cast<size_t>(*place)] = true;  // one note is enough
+      task_.notes.push_back("label \"" + name + "\" is in no training row, but in " +
+                            validation_labels_->Where(i) + "; the model can't learn it");
+    }
+  }
+}
+
 // Warns of texts that are in training and validation, and of labels that contradict each other.
 void DataLoading::AddNotesOnTexts() {
   if (!train_.split.wanted) return;
+  AddNoteOnLabels();
   const auto marked = [](const Part& part) {
     return MarkedRows{&part.marks, part.data->dataset.get(), part.split.files};
   };

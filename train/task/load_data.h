@@ -49,7 +49,10 @@ class DataLoading {
   std::vector<Part*> Parts() { return {&train_, &validation_, &test_}; }
   Part& First();  // of those that the run uses
   void OpenCache(Part& part, const KnownAboutRows& known);
+  // Collects the labels of validation data that complete those of the training data.
+  void CollectValidationLabels();
   LabelSet DecideTheLabels();
+  void AddNoteOnLabels();
   void DivideTrainingRows();
   void TokenizePart(Part& part);
   TokenizedDataset TokenizeTables(Part& part, RowFilter& filter);
@@ -62,6 +65,8 @@ class DataLoading {
   std::function<void()> load_tokenizer_;
   Part train_, validation_, test_;
   std::optional<ValidationRule> rule_;  // if the training data are divided
+  // If there are training and validation data in files of their own.
+  std::optional<DistinctLabels> validation_labels_;
 };
 
 }  // namespace lathe
