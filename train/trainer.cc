@@ -123,8 +123,10 @@ void Trainer::Train() {
   model_.Train();
   optimizer_.ZeroGrad();
   accelerator_.SetPhase("training");
+  const std::string problem = MarkOutput();
   try {
     Call(&Callback::OnTrainBegin);
+    if (!problem.empty()) Call(&Callback::OnWarning, problem);
     AgreeOnControl();
     EncodeFrozen();
     if (!resumed_from_.empty() && !interrupted_) FinishResumedStep();

@@ -159,6 +159,9 @@ class Trainer {
   CheckpointSaver& Saver();
   const NamedSettings& Settings();
   nlohmann::json ResumeState();
+  // Marks the output folder as this job's, so that it may go on there after a restart. Returns a
+  // warning if that fails, else "".
+  std::string MarkOutput();
   // Goes on from the checkpoint that the arguments name. A job that its launcher has started again
   // goes on from its own newest one.
   void Resume();

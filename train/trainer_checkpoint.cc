@@ -14,6 +14,7 @@
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/groups/collectives.h"
+#include "lathe/train/checkpoint/job_mark.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/run_errors.h"
@@ -132,8 +133,10 @@ CheckpointJob Trainer::MakeCheckpointJob(CheckpointSaver& saver, bool writes_mod
                   .about = {{"lathe_version", kVersion},
                             {"epoch", state_.epoch},
                             {"seed", arguments_.seed},
-                            {"job", accelerator_.environment().job},
+                            {kJobKey, accelerator_.environment().job},
                             {"device", accelerator_.device().is_cpu() ? "cpu" : "cuda"}}};
+  if (const std::string launcher = OwnIdentity().launcher; !launcher.empty())
+    job.manifest.about[kLauncherKey] = launcher;
   if (arguments_.save_total_limit) {
     job.on_saved = [parent = saver.parent(), run = run_, step = state_.global_step,
                     limit = *arguments_.save_total_limit, best = state_.best_model_checkpoint] {
@@ -248,6 +251,16 @@ void Trainer::LoadBestModel() {
 
 // --- resuming ---
 
+std::string Trainer::MarkOutput() {
+  try {
+    if (out_ != nullptr) MarkFolder(out_->path());
+    return "";
+  } catch (const Error& e) {
+    return "warning: " + e.message() +
+           "; if the job is lost before its first checkpoint, it can't start again by itself";
+  }
+}
+
 std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
   const std::string& wish = arguments_.resume_from_checkpoint;
   std::optional<FoundCheckpoint> found;
@@ -255,9 +268,8 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
   const std::string folder = out_ == nullptr ? "" : out_->path();
   if (!folder.empty()) search = FindNewestCheckpoint(folder);
   // A job that was started again goes on from its own checkpoint, whatever it began with.
-  const bool is_own =
-      ReadRestarts() > 0 && search.newest &&
-      search.newest->manifest.about.value("job", json()) == json(accelerator_.environment().job);
+  const bool is_own = ReadRestarts() > 0 && search.newest &&
+                      IsSameJob(IdentityIn(search.newest->manifest.about), OwnIdentity());
   if (is_own || wish == "true") {
     for (const std::string& reason : search.left_out) notes_.push_back("left out " + reason);
     found = search.newest;
@@ -265,7 +277,7 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
     found = OpenCheckpoint(wish);
   }
   if (!found) {
-    if (ReadRestarts() > 0) return found;  // the job was lost before its first checkpoint
+    if (wish.empty()) return found;  // the job was lost before its first checkpoint
     if (folder.empty()) {
       throw InvalidArgument("resume_from_checkpoint true needs output_dir",
                             "name the folder that holds the checkpoints");
@@ -296,13 +308,20 @@ void Trainer::Resume() {
     try {
       if (const auto found = FindCheckpoint()) choice = {{"path", found->path}};
     } catch (const Error& e) {
-      choice = {{"error", e.message()}, {"hint", e.hint()}};
+      // A file that can't be read now may be readable after a restart.
+      const bool is_refusal = e.code() != absl::StatusCode::kUnavailable &&
+                              e.code() != absl::StatusCode::kInternal &&
+                              e.code() != absl::StatusCode::kResourceExhausted;
+      choice = {{"error", e.message()}, {"hint", e.hint()}, {"is_refusal", is_refusal}};
     }
   }
   choice = json::parse(
       accelerator_.GatherObject(choice.dump(-1, ' ', false, json::error_handler_t::replace))[0]);
-  if (choice.contains("error"))
-    throw InvalidArgument(choice.at("error").get<std::string>(), choice.at("hint"));
+  if (choice.contains("error")) {
+    const std::string message = choice.at("error"), hint = choice.at("hint");
+    if (choice.at("is_refusal").get<bool>()) throw UsageError(message, hint);
+    throw InvalidArgument(message, hint);
+  }
   if (!choice.contains("path")) return;
   const std::string path = choice.at("path");
   FoundCheckpoint checkpoint{path, ReadManifest(path)};

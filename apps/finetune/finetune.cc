@@ -34,6 +34,7 @@
 #include "lathe/distributed/job/job.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/train/callbacks/callbacks.h"
+#include "lathe/train/checkpoint/job_mark.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/loss_options.h"
@@ -106,9 +107,21 @@ class FinetuneRun {
 };
 
 void FinetuneRun::OpenOutput() {
-  if (!accelerator_.is_main_process()) return;
-  out_.emplace(options_.output_dir, !options_.do_train || MayUseFilledOutputDir(options_));
-  CheckNoOtherModel(*out_, options_);
+  nlohmann::json refusal = nlohmann::json::array();
+  if (accelerator_.is_main_process()) {
+    try {
+      out_.emplace(options_.output_dir, !options_.do_train || MayUseFilledOutputDir(options_));
+      CheckNoOtherModel(*out_, options_);
+    } catch (const UsageError& e) {
+      refusal = {e.message(), e.hint()};
+    }
+  }
+  // All ranks refuse alike, so that no launcher of another machine starts its ranks again.
+  if (accelerator_.use_distributed()) {
+    refusal = nlohmann::json::parse(accelerator_.GatherObject(
+        refusal.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))[0]);
+  }
+  if (!refusal.empty()) throw UsageError(refusal[0].get<std::string>(), refusal[1]);
 }
 
 void FinetuneRun::Load() {
@@ -289,6 +302,7 @@ int FinetuneRun::Run() {
   if (!interrupted && options_.do_predict) interrupted = Predict();
   if (interrupted) return *interrupted;
   if (out_ && !results_.empty()) out_->WriteJson("all_results.json", results_);
+  if (out_ && options_.do_train) RemoveMark(out_->path());
   if (out_ && trainer_ && options_.report)
     printer_.out() << "the report is in " << out_->File("report.html") << std::endl;
   return 0;
@@ -302,10 +316,10 @@ int Finetune(const ParsedOptions& parsed) {
   ShowDebugLog(parsed.options.log_level == "debug");
   try {
     return FinetuneRun(parsed).Run();
-  } catch (const UsageError&) {
-    throw;  // WithHint makes a plain Error, and these two are told apart by their type
+  } catch (const UsageError& e) {
+    throw UsageError(e.message(), WithFlags(e.hint(), parsed.names), e.location());
   } catch (const LostRankError&) {
-    throw;
+    throw;  // WithHint makes a plain Error, and this one is told by its type
   } catch (const Error& e) {
     throw e.WithHint(WithFlags(e.hint(), parsed.names));
   }

@@ -257,7 +257,7 @@ TEST_F(CheckpointsTest, EveryPrefixOfEachSmallFileIsFound) {
           << search.left_out[0];
     }
     Write(file, whole.substr(0, sizes[sizes.size() / 2]));
-    ExpectError(RunProgram("finetune", by_name), Path(file) + ": ");
+    ExpectError(RunProgram("finetune", by_name), Path(file) + ": ", 2);
     const RunResult run = RunProgram("finetune", resumed);
     ASSERT_EQ(run.exit_code, 0) << run.err;
     EXPECT_NE(run.out.find("left out checkpoint-6: " + name + ": "), std::string::npos) << run.out;
@@ -330,9 +330,9 @@ TEST_F(CheckpointsTest, MistakesGetOneLine) {
   ExpectError(RunProgram("finetune", Options("out", {"--save_strategy", "best"})),
               "save_strategy best needs evaluations while training", 2);
   ExpectError(RunProgram("finetune", Options("out", {"--resume_from_checkpoint"})),
-              Path("out") + ": has no checkpoint to go on from");
+              Path("out") + ": has no checkpoint to go on from", 2);
   ExpectError(RunProgram("finetune", Options("out", {"--resume_from_checkpoint", "nowhere"})),
-              "nowhere: there is no such checkpoint");
+              "nowhere: there is no such checkpoint", 2);
 }
 
 // The first difference of what decides on the results is named, and the flag that takes it.
@@ -347,7 +347,7 @@ TEST_F(CheckpointsTest, ChangesThatMatterAreRefused) {
     const std::string notes = ExpectedNotes(mixed_precision);
     EXPECT_TRUE(run.err.starts_with(notes)) << run.err;
     run.err.erase(0, notes.size());
-    ExpectError(run, Path("out") + "/checkpoint-6: " + difference);
+    ExpectError(run, Path("out") + "/checkpoint-6: " + difference, 2);
     EXPECT_NE(run.err.find("\nhint: go on with the data and options of the checkpoint, or set "
                            "--resume_anyway\n"),
               std::string::npos)

@@ -151,7 +151,7 @@ TEST_F(CliErrorTest, SequenceLongerThanMaxPositionEmbeddings) {
 TEST_F(CliErrorTest, OutputFolderIsNotEmpty) {
   std::filesystem::create_directories(Path("out"));
   Write("out/mine", "1");
-  ExpectError(Train({}), "out: output_dir is not empty");
+  ExpectError(Train({}), "out: output_dir is not empty", 2);
   EXPECT_EQ(Read("out/mine"), "1");
   EXPECT_EQ(Train({"--overwrite_output_dir", "--max_steps", "1"}).exit_code, 0);
   EXPECT_EQ(Read("out/mine"), "1");

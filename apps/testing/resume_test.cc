@@ -95,8 +95,8 @@ TEST_F(ResumeTest, MoreSignalsLoseNothing) {
       << end.out;
 }
 
-// torchrun starts the same command again. It goes on from its own job's checkpoint, and from no
-// other's.
+// torchrun starts the same command again. It goes on from its own job's checkpoint. It refuses the
+// folder of another job.
 TEST_F(ResumeTest, TorchrunsRestartGoesOnByItself) {
   const Args options = {"--max_steps", "200", "--save_strategy", "steps", "--save_steps", "5"};
   ASSERT_EQ(Run(Command("whole", options)).exit_code, 0);
@@ -118,16 +118,85 @@ TEST_F(ResumeTest, TorchrunsRestartGoesOnByItself) {
   const RunResult killed = run({.interrupt_after = "saved " + Path("out") + "/checkpoint-20\n",
                                 .interrupt_signal = SIGKILL});
   ASSERT_EQ(killed.exit_code, 128 + SIGKILL) << killed.out << killed.err;
-  ExpectError(run({}), "output_dir is not empty");
+  ExpectError(run({}), "output_dir is not empty", 2);
   variables["TORCHELASTIC_RESTART_COUNT"] = "1";
   const RunResult restarted = run({});
   ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
   EXPECT_TRUE(Contains(restarted.out, "goes on")) << restarted.out;
   EXPECT_EQ(Read("out/model.safetensors"), Read("whole/model.safetensors"));
   variables["TORCHELASTIC_RUN_ID"] = "job-8";
-  const RunResult another = run({});
-  ASSERT_EQ(another.exit_code, 0) << another.err;
-  EXPECT_FALSE(Contains(another.out, "goes on")) << another.out;
+  ExpectError(run({}), "output_dir is not empty", 2);
+  EXPECT_EQ(Read("out/model.safetensors"), Read("whole/model.safetensors"));
+}
+
+// torchrun names its jobs "none" unless it is told a name. Each shell here stands for one torchrun.
+TEST_F(ResumeTest, ARestartUnderTorchrunsDefaultNameTakesNoOtherJobsCheckpoint) {
+  const auto torchrun = [&](const std::string& restarts, const Args& more) {
+    std::string text =
+        "env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=0 "
+        "MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
+        std::to_string(TestPort()) +
+        " TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=" + restarts;
+    Args options = {"--save_strategy", "steps", "--save_steps", "5"};
+    options.insert(options.end(), more.begin(), more.end());
+    for (const std::string& arg : Command("out", options)) text += " '" + arg + "'";
+    return RunProgram("/bin/sh", {"-c", text + "; exit $?"});
+  };
+  const RunResult first = torchrun("0", {});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const std::string model = Read("out/model.safetensors");
+  ExpectError(torchrun("1", {"--seed", "9"}), "output_dir is not empty", 2);
+  EXPECT_EQ(Read("out/model.safetensors"), model);
+  const RunResult anew = torchrun("1", {"--overwrite_output_dir"});
+  EXPECT_EQ(anew.exit_code, 0) << anew.err;
+  EXPECT_FALSE(Contains(anew.out, "goes on")) << anew.out;
+}
+
+// What is refused before the first step is refused once.
+TEST_F(ResumeTest, TheLauncherStartsNoRefusedJobAgain) {
+  const Args saves = {"--save_strategy", "steps", "--save_steps", "5"};
+  ASSERT_EQ(Launch(2, Command("ex", saves)).exit_code, 0);
+  const std::string model = Read("ex/model.safetensors");
+  const auto expect_refused = [&](const std::string& out, const Args& more,
+                                  const std::string& message) {
+    Args options = saves;
+    options.insert(options.end(), more.begin(), more.end());
+    const RunResult run = Launch(2, Command(out, options), {}, {"--max_restarts", "3"});
+    EXPECT_EQ(run.exit_code, 2) << run.err;
+    EXPECT_TRUE(Contains(run.err, message)) << run.err;
+    EXPECT_EQ(run.err.find("error: "), run.err.rfind("error: ")) << run.err;
+    EXPECT_FALSE(Contains(run.err, "starting the job again")) << run.err;
+  };
+  expect_refused("ex", {"--seed", "9"}, Path("ex") + ": output_dir is not empty");
+  expect_refused("ex", {"--seed", "9", "--resume_from_checkpoint"}, "seed was 42 and is 9");
+  expect_refused("empty", {"--resume_from_checkpoint"}, "has no checkpoint to go on from");
+  expect_refused("new", {"--resume_from_checkpoint", "nowhere"}, "there is no such checkpoint");
+  EXPECT_EQ(Read("ex/model.safetensors"), model);
+  EXPECT_EQ(StepsIn("ex"), (std::vector<int64_t>{5, 10, 12}));
+  EXPECT_FALSE(Exists("empty/model.safetensors"));
+}
+
+// A shell between the launcher and the program is no launcher of its own.
+TEST_F(ResumeTest, AJobThatIsLostBeforeItsFirstCheckpointBeginsAnewInItsFolder) {
+  const Args options = {"--max_steps", "400"};
+  ASSERT_EQ(Launch(1, Command("whole", options)).exit_code, 0);
+  Write("lost.sh",
+        "[ -z \"${TORCHELASTIC_RESTART_COUNT:-}\" ] || { \"$@\"; exit $?; }\n"
+        "\"$@\" &\n"
+        "until [ -e " +
+            Path("out") +
+            "/.lathe_job.json ] || ! kill -0 $!; do sleep 0.01; done\n"
+            "echo 1 > " +
+            Path("out") + "/mine; kill -9 $!; wait $!; exit 1\n");
+  Args command = {"/bin/sh", Path("lost.sh")};
+  const Args program = Command("out", options);
+  command.insert(command.end(), program.begin(), program.end());
+  const RunResult run = Launch(1, command, {}, {"--max_restarts", "1"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_TRUE(Contains(run.err, "restart 1 of 1")) << run.err;
+  EXPECT_EQ(Read("out/model.safetensors"), Read("whole/model.safetensors"));
+  EXPECT_TRUE(Exists("out/mine"));
+  EXPECT_FALSE(Exists("out/.lathe_job.json"));
 }
 
 // The example is killed twice, and goes on with the bits of one that never was.

@@ -334,6 +334,8 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
   // The job keeps its name, by which it knows its own checkpoints again.
   if (options.max_restarts > 0 && options.num_machines == 1)
     options.environment.emplace_back("LATHE_JOB_ID", RandomId());
+  if (options.max_restarts > 0)
+    options.environment.emplace_back(kMaxRestartsVariable, std::to_string(options.max_restarts));
   RestartPolicy policy(options.max_restarts);
   for (;;) {
     RankSupervisor supervisor(options.supervisor);

@@ -69,6 +69,8 @@ std::chrono::milliseconds ReadTimeout();  // of this process
 inline constexpr char kRestartsVariable[] = "TORCHELASTIC_RESTART_COUNT";
 int64_t ReadRestarts(const GetVariable& get);
 int64_t ReadRestarts();  // of this process
+// How often the launcher starts the job again at most. `lathe launch` sets it only if it does.
+inline constexpr char kMaxRestartsVariable[] = "TORCHELASTIC_MAX_RESTARTS";
 
 // The number of processes whose batches make the batch of the whole job. If a job was started again
 // with fewer processes, `lathe launch` sets the variable to the first number. Otherwise it is

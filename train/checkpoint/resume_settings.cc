@@ -10,6 +10,7 @@
 #include "lathe/core/checkpoint/sha256.h"
 #include "lathe/distributed/job/dataset_digests.h"
 #include "lathe/distributed/rendezvous/environment.h"
+#include "lathe/train/checkpoint/job_mark.h"
 #include "lathe/train/support/optimizer_arguments.h"
 
 namespace lathe {
@@ -92,7 +93,7 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
 
 bool MayUseFilledOutputDir(const TrainingArguments& a) {
   if (a.overwrite_output_dir || a.resume_from_checkpoint == "true") return true;
-  if (ReadRestarts() > 0) return true;  // the job has made the folder itself
+  if (ReadRestarts() > 0 && IsOwnFolder(a.output_dir)) return true;
   if (a.resume_from_checkpoint.empty() || a.resume_from_checkpoint == "false") return false;
   std::error_code code;
   const auto parent = std::filesystem::absolute(a.resume_from_checkpoint, code).parent_path();

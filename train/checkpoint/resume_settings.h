@@ -20,8 +20,8 @@ NamedSettings SettingsThatMatter(const TrainingArguments& arguments, const Token
                                  const Module& model, const Tokenizer* tokenizer, int num_processes,
                                  int64_t max_steps);
 
-// Returns true if the output folder may hold files already: it is to be overwritten, or the
-// training goes on from one of its checkpoints.
+// Returns true if the output folder may hold files already: it is to be overwritten, the training
+// goes on from one of its checkpoints, or this job was started again and has filled it before.
 bool MayUseFilledOutputDir(const TrainingArguments& arguments);
 
 // Returns the first difference, for people: "learning_rate was 5e-05 and is 3e-05". Nullopt if

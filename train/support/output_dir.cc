@@ -15,6 +15,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/train/card/model_card.h"
 #include "lathe/train/support/interrupt.h"
+#include "lathe/train/support/run_errors.h"
 
 namespace lathe {
 namespace {
@@ -105,6 +106,18 @@ std::vector<std::string> NamesIn(const std::string& dir) {
   return names;
 }
 
+// Returns true if the folder is empty, or a job has left only its mark there.
+bool HoldsNothing(const std::string& dir) {
+  std::error_code code;
+  fs::directory_iterator at(dir, code);
+  ThrowIf(code, dir);
+  for (const fs::directory_iterator end; at != end; at.increment(code)) {
+    if (at->path().filename() != kJobMark) return false;
+  }
+  ThrowIf(code, dir);
+  return true;
+}
+
 // Renames that are undone unless Commit is called.
 class Renames {
  public:
@@ -139,11 +152,9 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
     if (!fs::is_directory(status)) {
       throw InvalidArgument(path_ + ": output_dir is not a folder", "choose another name");
     }
-    const bool empty = fs::is_empty(path_, code);
-    ThrowIf(code, path_);
-    if (!empty && !allow_existing) {
-      throw InvalidArgument(path_ + ": output_dir is not empty",
-                            "choose another folder or set overwrite_output_dir");
+    if (!allow_existing && !HoldsNothing(path_)) {
+      throw UsageError(path_ + ": output_dir is not empty",
+                       "choose another folder or set overwrite_output_dir");
     }
     for (const std::string_view name : kWrittenFiles) CheckNoFolder(File(std::string(name)));
   } else {

@@ -16,11 +16,14 @@
 
 namespace lathe {
 
+// A hidden file by which a job knows its own folder after a restart (train/checkpoint/job_mark.h).
+inline constexpr char kJobMark[] = ".lathe_job.json";
+
 class OutputDir {
  public:
   // Makes the folder if it doesn't exist and checks that files can be written to it. Throws if it
-  // is no folder or can't be written to. Also throws if it holds anything and `allow_existing` is
-  // false.
+  // is no folder or can't be written to. Throws UsageError if it holds anything but kJobMark and
+  // `allow_existing` is false.
   OutputDir(std::string path, bool allow_existing);
   // Removes the folders that the constructor made if nothing was written.
   ~OutputDir();
