@@ -83,6 +83,11 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
     for (std::string line; std::getline(lines, line);) PrintRow(out, "note", line);
   }
   for (const std::string& note : task.notes) PrintRow(out, "note", note);
+  if (trainer != nullptr && options.save_total_limit && options.save_strategy == "no") {
+    PrintRow(out, "note",
+             "--save_total_limit has nothing to limit; --save_strategy or --save_steps saves "
+             "checkpoints");
+  }
   if (trainer != nullptr) {
     for (const std::string& note : trainer->notes()) PrintRow(out, "note", note);
   }

@@ -3,11 +3,11 @@
 namespace lathe {
 
 void AddCheckpointFlags(FlagTable& flags, FinetuneArguments& o) {
-  flags.Group("Checkpoints (Ctrl-C and SIGTERM save one, too)");
+  flags.Group("Checkpoints (Ctrl-C, SIGTERM and SIGUSR1 save one, too)");
   flags
       .Add("save_strategy", &o.save_strategy,
            "when to save a checkpoint, with all that is needed to go on, in "
-           "--output_dir/checkpoint-STEP")
+           "--output_dir/checkpoint-STEP; steps if --save_steps or --save_seconds is given")
       .Choices({"no", "steps", "epoch", "best"});
   flags
       .Add("save_steps", &o.save_steps,

@@ -173,6 +173,10 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   if (!flags.given("gradient_accumulation_steps"))
     o.gradient_accumulation_steps = ReadAccumulationSteps();
   ReadPrecision(flags, o);
+  // Who says how often to save wants to save.
+  const bool says_how_often =
+      flags.given("save_steps") || (flags.given("save_seconds") && o.save_seconds > 0);
+  if (says_how_often && !flags.given("save_strategy")) o.save_strategy = "steps";
   ValidateRowFlags(flags, o);
   Validate(o);
   const auto in = [](const std::vector<std::string>& names, const std::string& name) {

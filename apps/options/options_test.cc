@@ -304,6 +304,18 @@ TEST(OptionsTest, Checkpoints) {
   EXPECT_EQ(ErrorOf({"--save_steps", "0"}), "save_steps must be above 0|");
 }
 
+// Otherwise they would do nothing without a word.
+TEST(OptionsTest, HowOftenToSaveImpliesThatItIsWanted) {
+  const auto strategy = [](const Args& args) { return Parse(args).save_strategy; };
+  EXPECT_EQ(strategy({"--save_steps", "5"}), "steps");
+  EXPECT_EQ(strategy({"--save_steps", "500"}), "steps");  // the default, and yet given
+  EXPECT_EQ(strategy({"--save_seconds", "60"}), "steps");
+  EXPECT_EQ(strategy({"--save_seconds", "0"}), "no");
+  EXPECT_EQ(strategy({"--save_total_limit", "2"}), "no");
+  EXPECT_EQ(strategy({"--save_steps", "5", "--save_strategy", "no"}), "no");
+  EXPECT_EQ(strategy({"--save_seconds", "60", "--save_strategy", "epoch"}), "epoch");
+}
+
 TEST(OptionsTest, Trackers) {
   const Args all = {"tensorboard", "jsonl"};
   EXPECT_EQ(Parse({}).report_to, Args{});

@@ -43,12 +43,18 @@ TEST_F(ResumeTest, SavesWhenAskedTo) {
       {{"--save_strategy", "steps", "--save_steps", "0.5"}, {6, 12}},
       {{"--save_strategy", "steps", "--save_steps", "5", "--save_total_limit", "2"}, {10, 12}},
       {{"--save_strategy", "no"}, {}},
+      {{"--save_steps", "5"}, {5, 10, 12}},
+      {{"--save_seconds", "1e-9", "--save_total_limit", "1"}, {12}},
+      {{"--save_total_limit", "1"}, {}},
       {{"--save_strategy", "epoch", "--save_seconds", "1e-9", "--save_total_limit", "1"}, {12}}};
   for (const auto& [more, steps] : cases) {
     fs::remove_all(Path("out"));
     const RunResult run = Run(Command("out", more));
     ASSERT_EQ(run.exit_code, 0) << run.err;
     EXPECT_EQ(StepsIn("out"), steps) << more[1];
+    EXPECT_EQ(Contains(run.out, "--save_total_limit has nothing to limit"),
+              more[0] == "--save_total_limit")
+        << run.out;
   }
 }
 
