@@ -223,6 +223,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(TrainerResumeManyTest, RandomCutsGiveTheSameBits) {
   const char* cuts = std::getenv("LATHE_RESUME_CUTS");
   if (cuts == nullptr) GTEST_SKIP() << "set LATHE_RESUME_CUTS to a number of cuts";
+  ASSERT_GT(std::atoi(cuts), 0) << "LATHE_RESUME_CUTS must be a number above 0 but is " << cuts;
   std::mt19937 random(42);
   for (const int ranks : {1, 2, 3}) {
     for (const int64_t accumulation : {1, 3}) {

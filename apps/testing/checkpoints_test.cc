@@ -76,6 +76,7 @@ class CheckpointsTest : public LaunchedTest {
 };
 
 TEST_F(CheckpointsTest, NothingIsLostToKills) {
+  ASSERT_GT(Kills(), 0) << "LATHE_KILLS must be a number above 0";
   ASSERT_EQ(RunProgram("finetune", Options("whole")).exit_code, 0);
   const TestClock::time_point start = TestClock::now();
   ASSERT_EQ(RunProgram("finetune", Options("timed")).exit_code, 0);

@@ -83,6 +83,7 @@ bool DownloadAndKill(const std::string& name, std::chrono::microseconds time) {
 TEST_F(HubCliTest, SurvivesKills) {
   const char* const wanted = std::getenv("LATHE_KILLS");
   const int kills = wanted == nullptr ? 200 : std::atoi(wanted);
+  ASSERT_GT(kills, 0) << "LATHE_KILLS must be a number above 0";
   const std::string weights = RandomBytes(600'000, 3);
   std::string etag = LfsEtag(weights);
   hub_.Add("o/n", {.files = {{"config.json", {"{}"}}, {"model.safetensors", {weights, true}}}});
