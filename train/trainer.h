@@ -170,7 +170,8 @@ class Trainer {
   // Does what was still to be done after the step of the checkpoint.
   void FinishResumedStep();
   // Saves a checkpoint without the ranks that are lost, if this rank has the optimizer's whole
-  // state. Returns words for a message that say from where the training can go on; "" if it can't.
+  // state. Returns words for a message that say from where the training can go on, or that it
+  // can't.
   std::string SaveCheckpointAlone(bool complete);
   // Gives the model the values of the best checkpoint, or of the copy in memory.
   void LoadBestModel();

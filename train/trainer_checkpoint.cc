@@ -215,7 +215,10 @@ std::string Trainer::SaveCheckpointAlone(bool complete) {
   if (!complete || optimizer_.shards() != nullptr || arguments_.save_only_model) {
     // The lost rank has taken its part of the moments with it.
     const CheckpointSearch search = FindNewestCheckpoint(out_->path());
-    return search.newest ? "; training can go on from " + search.newest->path : "";
+    if (search.newest) return "; training can go on from " + search.newest->path;
+    return arguments_.save_only_model
+               ? "; training can't go on from it: save_only_model leaves out what that needs"
+               : "; training can't go on from it: save_steps saves checkpoints next time";
   }
   // This rank writes alone, so what it has begun to write comes to its end.
   while (saver_ && saver_->active() && !saver_->Poll())

@@ -190,10 +190,8 @@ std::optional<int> FinetuneRun::Train() {
   printer_.out() << "interrupted after step " << trainer_->state().global_step << "; the "
                  << (best > 0 ? "best model, of step " + std::to_string(best) + "," : "model")
                  << " is in " << options_.output_dir << std::endl;
-  if (!trainer_->last_checkpoint().empty()) {
-    printer_.out() << "to go on, run: " << CommandToResume(trainer_->last_checkpoint())
-                   << std::endl;
-  }
+  printer_.out() << HowToGoOn(trainer_->last_checkpoint(), accelerator_.num_processes())
+                 << std::endl;
   return EndInterrupted(accelerator_);
 }
 
@@ -318,8 +316,8 @@ int Finetune(const ParsedOptions& parsed) {
     return FinetuneRun(parsed).Run();
   } catch (const UsageError& e) {
     throw UsageError(e.message(), WithFlags(e.hint(), parsed.names), e.location());
-  } catch (const LostRankError&) {
-    throw;  // WithHint makes a plain Error, and this one is told by its type
+  } catch (const LostRankError& e) {  // WithHint makes a plain Error
+    throw LostRankError(e.WithHint(WithFlags(e.hint(), parsed.names)));
   } catch (const Error& e) {
     throw e.WithHint(WithFlags(e.hint(), parsed.names));
   }

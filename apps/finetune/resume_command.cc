@@ -1,8 +1,10 @@
 #include "lathe/apps/finetune/resume_command.h"
 
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
@@ -40,15 +42,38 @@ std::vector<std::string> CommandLineOf(const std::string& process) {
   return arguments;
 }
 
+// Returns true if the process has a place in a job, so that it is no launcher. False if that can't
+// be read.
+bool IsRank(pid_t process) {
+  try {
+    const std::string variables = '\0' + ReadFile("/proc/" + std::to_string(process) + "/environ");
+    return variables.find(std::string("\0RANK=", 6)) != std::string::npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+struct FoundCommand {
+  std::vector<std::string> words;
+  bool is_launchers = false;  // it starts all processes of the job
+};
+
+FoundCommand FindCommand() {
+  FoundCommand found{CommandLineOf("self")};
+  const std::vector<std::string>& own = found.words;
+  // A launcher's command line ends with that of the program.
+  const pid_t parent = getppid();
+  std::vector<std::string> words = CommandLineOf(std::to_string(parent));
+  const bool launched = own.size() > 1 && words.size() > own.size() &&
+                        std::equal(own.rbegin(), own.rend() - 1, words.rbegin());
+  if (launched) found = {std::move(words), !IsRank(parent)};
+  return found;
+}
+
 }  // namespace
 
 std::string OwnCommand() {
-  std::vector<std::string> command = CommandLineOf("self");
-  // A launcher's command line ends with that of the program.
-  const std::vector<std::string> parent = CommandLineOf(std::to_string(getppid()));
-  const bool launched = command.size() > 1 && parent.size() > command.size() &&
-                        std::equal(command.rbegin(), command.rend() - 1, parent.rbegin());
-  if (launched) command = parent;
+  const std::vector<std::string> command = FindCommand().words;
   std::string text;
   for (size_t i = 0; i < command.size(); ++i) {
     if (command[i].starts_with(std::string(kOption) + "=") ||
@@ -64,8 +89,13 @@ std::string OwnCommand() {
   return text;
 }
 
-std::string CommandToResume(const std::string& checkpoint) {
-  return OwnCommand() + " " + kOption + " " + Quoted(checkpoint);
+std::string HowToGoOn(const std::string& checkpoint, int num_processes) {
+  if (checkpoint.empty()) return "there is no checkpoint to go on from";
+  const std::string option = std::string(kOption) + " " + Quoted(checkpoint);
+  if (num_processes == 1 || FindCommand().is_launchers)
+    return "to go on, run: " + OwnCommand() + " " + option;
+  return "to go on, run the same command with the same launcher and " +
+         std::to_string(num_processes) + " processes, and add: " + option;
 }
 
 }  // namespace lathe

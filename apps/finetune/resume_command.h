@@ -9,7 +9,9 @@ namespace lathe {
 // --resume_from_checkpoint and --token. A shell reads it as it was given.
 std::string OwnCommand();
 
-// Returns OwnCommand with --resume_from_checkpoint CHECKPOINT at the end.
-std::string CommandToResume(const std::string& checkpoint);
+// Returns the last line of an interrupted training: the command that goes on from the checkpoint.
+// If several processes run and their launcher's command is not known, tells what to add to it. An
+// empty checkpoint means that there is none.
+std::string HowToGoOn(const std::string& checkpoint, int num_processes);
 
 }  // namespace lathe

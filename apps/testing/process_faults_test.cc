@@ -22,6 +22,10 @@
 namespace lathe {
 namespace {
 
+// What a message says after the model, if there is no checkpoint.
+constexpr char kNoCheckpoint[] =
+    "; training can't go on from it: --save_steps saves checkpoints next time";
+
 using Args = std::vector<std::string>;
 
 class FaultTest : public LaunchedTest {
@@ -112,7 +116,7 @@ TEST_F(FaultTest, AKilledRankEndsTheJob) {
           std::to_string(victim) + " has ended" +
           (victim == 0 ? "; this rank was training" : " while training") + "\n" + prefix +
           "hint: look at what that rank printed last; the model after step N is in " + Path("out") +
-          "\nlathe launch: rank " + std::to_string(victim) +
+          kNoCheckpoint + "\nlathe launch: rank " + std::to_string(victim) +
           " (process N) was killed by signal 9 (Killed)\n";
       EXPECT_EQ(WithoutNumbers(outcome.run.err), expected);
       EXPECT_TRUE(Exists("out/model.safetensors"));
@@ -138,7 +142,8 @@ TEST_F(FaultTest, TwoThatAreKilledTogether) {
              outcome.seconds);
       EXPECT_EQ(outcome.run.exit_code, 128 + SIGKILL) << outcome.run.err;
       EXPECT_LT(outcome.seconds, 2);
-      EXPECT_NE(outcome.run.err.find("is in " + Path("out") + "\n"), std::string::npos)
+      EXPECT_NE(outcome.run.err.find("is in " + Path("out") + kNoCheckpoint + "\n"),
+                std::string::npos)
           << outcome.run.err;
       EXPECT_TRUE(Exists("out/model.safetensors"));
     }
@@ -218,7 +223,8 @@ TEST_F(FaultTest, AHangingRankEndsTheJobAfterTheTimeout) {
           std::to_string(victim) + " does not answer" +
           (victim == 0 ? "; this rank was training" : " while training") + "\n" + prefix +
           "hint: look at what that rank printed last; the model after step N is in " + Path("out") +
-          "\n" + "lathe launch: rank R (process N) ended with exit code 75, because it " +
+          kNoCheckpoint + "\n" +
+          "lathe launch: rank R (process N) ended with exit code 75, because it " +
           "has lost another rank; stopping the others\nlathe launch: rank " +
           std::to_string(victim) + " did not end within 5 s of being told to; it is killed\n";
       const std::regex who("launch: rank \\d \\(process N\\)");
@@ -250,7 +256,7 @@ TEST_F(FaultTest, TwoThatHangTogether) {
     EXPECT_LT(other, 15);
     for (const std::string& part : {std::string("rank 2: error: ["),
                                     std::string("rank 2 can't go on: rank 0 does not answer"),
-                                    "is in " + Path("out") + "\n"}) {
+                                    "is in " + Path("out") + kNoCheckpoint + "\n"}) {
       EXPECT_NE(outcome.run.err.find(part), std::string::npos) << outcome.run.err;
     }
     EXPECT_TRUE(Exists("out/model.safetensors"));

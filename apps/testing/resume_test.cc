@@ -101,6 +101,27 @@ TEST_F(ResumeTest, MoreSignalsLoseNothing) {
       << end.out;
 }
 
+// The last line of an interrupted training tells how to go on, also where the command isn't known.
+TEST_F(ResumeTest, AnInterruptedTrainingTellsHowToGoOn) {
+  const Args options = {"--max_steps", "4000", "--save_steps", "3"};
+  std::string script;
+  for (const std::string& arg : Command("out", options)) script += "'" + arg + "' ";
+  Write("program.sh", script + "; exit $?\n");
+  const RunOptions interrupt = {.interrupt_after = "saved " + Path("out") + "/checkpoint-6\n"};
+  const RunResult launched = Launch(2, {"/bin/sh", Path("program.sh")}, interrupt);
+  EXPECT_TRUE(Contains(launched.out,
+                       "\nto go on, run the same command with the same launcher and 2 processes, "
+                       "and add: --resume_from_checkpoint " +
+                           Path("out") + "/checkpoint-"))
+      << launched.out << launched.err;
+  fs::remove_all(Path("out"));
+  Args model_only = options;
+  model_only.push_back("--save_only_model");
+  const RunResult alone = Run(Command("out", model_only), interrupt);
+  EXPECT_EQ(alone.exit_code, 130) << alone.err;
+  EXPECT_TRUE(alone.out.ends_with("\nthere is no checkpoint to go on from\n")) << alone.out;
+}
+
 // torchrun starts the same command again. It goes on from its own job's checkpoint. It refuses the
 // folder of another job.
 TEST_F(ResumeTest, TorchrunsRestartGoesOnByItself) {
