@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <random>
 #include <sstream>
 #include <string_view>
+#include <thread>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
@@ -317,10 +319,20 @@ class RestartPolicy {
     return own_errors_ < kMostOwnErrors && restarts_++ < max_restarts_;
   }
   int restarts() const { return restarts_; }
+  // Returns the pause before the next start: 0.1 s, and twice as long each time that the job has
+  // lasted less than 10 s, but at most 10 s.
+  std::chrono::milliseconds Pause(std::chrono::steady_clock::duration lasted) {
+    constexpr std::chrono::milliseconds kFirst(100), kLongest(10'000);
+    pause_ = lasted < std::chrono::seconds(10) && pause_ != pause_.zero()
+                 ? std::min(2 * pause_, kLongest)
+                 : kFirst;
+    return pause_;
+  }
 
  private:
   const int max_restarts_;
   int restarts_ = 0, own_errors_ = 0;
+  std::chrono::milliseconds pause_{0};
 };
 
 }  // namespace
@@ -337,7 +349,10 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
   if (options.max_restarts > 0)
     options.environment.emplace_back(kMaxRestartsVariable, std::to_string(options.max_restarts));
   RestartPolicy policy(options.max_restarts);
+  std::chrono::milliseconds pause(0);
   for (;;) {
+    std::this_thread::sleep_for(pause);  // a signal ends the launcher here, as no rank runs
+    const auto start = std::chrono::steady_clock::now();
     RankSupervisor supervisor(options.supervisor);
     const int exit_code = RunOnce(program, arguments, options, supervisor);
     if (!policy.StartsAgain(exit_code, supervisor.ended_by_signal())) return exit_code;
@@ -351,6 +366,7 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
     std::cerr << "lathe launch: starting the job again with " << options.num_processes
               << (options.num_processes == 1 ? " process" : " processes") << ", restart "
               << policy.restarts() << " of " << options.max_restarts << std::endl;
+    pause = policy.Pause(std::chrono::steady_clock::now() - start);
   }
 }
 

@@ -177,6 +177,27 @@ TEST(LaunchProgram, KillsAfterTheGraceWhatWorksForEver) {
       << launcher.err();
 }
 
+// The pauses of 0.1, 0.2 and 0.4 s keep a job that fails at once from burning the machine.
+TEST(LaunchProgram, PausesLongerBeforeEachRestart) {
+  LaunchOptions options = Ranks(1);
+  options.max_restarts = 3;
+  const auto start = std::chrono::steady_clock::now();
+  Launcher launcher(Script("echo $TORCHELASTIC_MAX_RESTARTS ${TORCHELASTIC_RESTART_COUNT:-0}; "
+                           "exit 3"),
+                    options);
+  EXPECT_EQ(launcher.Wait(), 3);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(700));
+  EXPECT_EQ(launcher.out(), "3 0\n3 1\n3 2\n3 3\n");
+}
+
+TEST(LaunchProgram, StartsNothingAgainAfterAUsageError) {
+  LaunchOptions options = Ranks(1);
+  options.max_restarts = 3;
+  Launcher launcher(Script("echo ${TORCHELASTIC_RESTART_COUNT:-0}; exit 2"), options);
+  EXPECT_EQ(launcher.Wait(), 2);
+  EXPECT_EQ(launcher.out(), "0\n");
+}
+
 TEST(LaunchProgram, DoesWithoutStandardStreams) {
   for (const bool tag_output : {false, true}) {
     Launcher launcher([&] {
