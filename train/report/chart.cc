@@ -4,33 +4,16 @@
 #include <cmath>
 #include <limits>
 
-#include "lathe/train/support/progress.h"
+#include "lathe/train/report/chart_parts.h"
 
 namespace lathe {
 namespace {
 
-constexpr double kWidth = 520, kHeight = 260;
-constexpr double kLeft = 68, kRight = 12, kBottom = 42;  // beside and below the plot
-constexpr double kNoLegend = 12, kLegendRow = 18;        // above it
-constexpr size_t kMostPoints = 400;                      // of a curve
-constexpr size_t kMostMarkers = 40;                      // points that are also drawn as dots
-constexpr size_t kMostBarNames = 12;                     // that fit below the bars
-constexpr size_t kMostCharacters = 50;                   // of a name in the legend
-
-// A scale from values to places in the figure.
-class Axis {
- public:
-  Axis(double low, double high, double begin, double end)
-      : low_(low), high_(high), begin_(begin), end_(end) {}
-  double At(double value) const {
-    return begin_ + (value - low_) / (high_ - low_) * (end_ - begin_);
-  }
-  double low() const { return low_; }
-  double high() const { return high_; }
-
- private:
-  double low_, high_, begin_, end_;
-};
+constexpr double kPlotHeight = 206, kBelow = 42;  // the plot, and what lies below it
+constexpr double kLeastLeft = 68;                 // beside it
+constexpr size_t kMostPoints = 400;               // of a curve
+constexpr size_t kMostMarkers = 40;               // points that are also drawn as dots
+constexpr size_t kMostBarNames = 12;              // that fit below the bars
 
 // The smallest range that holds what it was given.
 struct Range {
@@ -50,91 +33,72 @@ struct Range {
   }
 };
 
-std::string Place(double value) { return FormatNumber("%.1f", value); }
-std::string Label(double value) { return FormatNumber("%.5g", value == 0 ? 0 : value); }
-std::string StyleOf(size_t i) { return "s" + std::to_string(i % kNumStyles); }
+// Where the plot lies. A legend makes the figure higher, and leaves the plot as it is.
+struct Frame {
+  double left, top, bottom, height;
+};
 
-std::string Text(double x, double y, const std::string& anchor, const std::string& text) {
-  return "<text x=\"" + Place(x) + "\" y=\"" + Place(y) + "\" text-anchor=\"" + anchor + "\">" +
-         EscapeHtml(text) + "</text>";
+// Leaves room for the numbers beside the axis, and for the label beside these.
+double LeftOf(double low, double high, const ChartOptions& options) {
+  double widest = 0;
+  for (const double tick : RoundTicks(low, high, 5))
+    widest = std::max(widest, TextWidth(TickLabel(tick)));
+  return std::max(kLeastLeft, widest + (options.y_label.empty() ? 10 : 26));
 }
 
-std::string Line(const std::string& style, double x1, double y1, double x2, double y2) {
-  return "<path class=\"" + style + "\" d=\"M" + Place(x1) + " " + Place(y1) + "L" + Place(x2) +
-         " " + Place(y2) + "\"/>";
+Frame FrameOf(double left, const Legend& legend) {
+  return {.left = left,
+          .top = legend.height,
+          .bottom = legend.height + kPlotHeight,
+          .height = legend.height + kPlotHeight + kBelow};
 }
 
-std::string Opening(const ChartOptions& options) {
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 " +
-         Label(kWidth) + " " + Label(kHeight) + "\" role=\"img\" aria-label=\"" +
-         EscapeHtml(options.title) + "\">";
+// Returns, for a screen reader, the last and the outermost values of each series.
+std::string Summary(const std::vector<Series>& series, const ChartOptions& options) {
+  std::string text;
+  for (const Series& one : series) {
+    Range range;
+    double last = 0;
+    for (const double y : one.y) {
+      range.Add(y);
+      if (std::isfinite(y)) last = y;
+    }
+    if (!(range.low <= range.high)) continue;
+    text += (text.empty() ? " " : "; ") + one.name + " ";
+    // Curves over something else than time have no last value that matters.
+    if (!options.steps && !options.diagonal) text += "last " + Label(last) + ", ";
+    text += "lowest " + Label(range.low) + ", highest " + Label(range.high);
+  }
+  return text.empty() ? options.title : options.title + "." + text + ".";
 }
 
-std::string YAxis(const Axis& y, double top, const ChartOptions& options) {
+std::string YAxis(const Axis& y, const Frame& frame, const ChartOptions& options) {
+  const double right = kChartWidth - kChartRight;
   std::string svg;
   for (const double tick : RoundTicks(y.low(), y.high(), 5)) {
-    svg += Line("grid", kLeft, y.At(tick), kWidth - kRight, y.At(tick)) +
-           Text(kLeft - 6, y.At(tick) + 4, "end", Label(tick));
+    svg += SvgLine("grid", frame.left, y.At(tick), right, y.At(tick)) +
+           SvgText(frame.left - 6, y.At(tick) + 4, "end", TickLabel(tick));
   }
-  svg += Line("axis", kLeft, top, kLeft, kHeight - kBottom) +
-         Line("axis", kLeft, kHeight - kBottom, kWidth - kRight, kHeight - kBottom);
+  svg += SvgLine("axis", frame.left, frame.top, frame.left, frame.bottom) +
+         SvgLine("axis", frame.left, frame.bottom, right, frame.bottom);
   if (!options.y_label.empty()) {
-    const std::string middle = Place((top + kHeight - kBottom) / 2);
+    const std::string middle = Place((frame.top + frame.bottom) / 2);
     svg += "<text transform=\"translate(12 " + middle + ") rotate(-90)\" text-anchor=\"middle\">" +
            EscapeHtml(options.y_label) + "</text>";
   }
   return svg;
 }
 
-std::string XLabel(const ChartOptions& options) {
-  return options.x_label.empty()
-             ? ""
-             : Text((kLeft + kWidth - kRight) / 2, kHeight - 6, "middle", options.x_label);
+std::string XLabel(const Frame& frame, const ChartOptions& options) {
+  if (options.x_label.empty()) return "";
+  const double width = kChartWidth - kChartRight - frame.left;
+  return SvgText(frame.left + width / 2, frame.height - 6, "middle", options.x_label);
 }
 
-bool BeginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
-
-size_t CountCharacters(std::string_view utf8) {
-  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), BeginsCharacter));
-}
-
-// Returns the name, or as much of it as fits into the legend and "…".
-std::string NameInLegend(const std::string& name) {
-  if (CountCharacters(name) <= kMostCharacters) return name;
-  size_t end = 0, characters = 0;
-  for (; end < name.size(); ++end) {
-    if (BeginsCharacter(name[end]) && ++characters == kMostCharacters) break;
-  }
-  return name.substr(0, end) + "…";
-}
-
-// Rows above the plot. A single series needs no legend: the title says what it is.
-struct Legend {
-  std::string svg;
-  double height = kNoLegend;  // the plot begins below it
-};
-
-Legend MakeLegend(const std::vector<Series>& series, bool bars) {
-  Legend legend;
-  if (series.size() < 2) return legend;
-  constexpr double kCharacter = 7.5, kMark = 26, kGap = 16;
-  double at = kLeft, row = 0;
-  for (size_t i = 0; i < series.size(); ++i) {
-    const std::string name = NameInLegend(series[i].name);
-    const double width = kMark + kCharacter * static_cast<double>(CountCharacters(name));
-    if (at > kLeft && at + width > kWidth - kRight) {
-      at = kLeft;
-      ++row;
-    }
-    const double y = 14 + kLegendRow * row;
-    legend.svg += bars ? "<rect class=\"" + StyleOf(i) + "\" x=\"" + Place(at + 6) + "\" y=\"" +
-                             Place(y - 6) + "\" width=\"12\" height=\"12\"/>"
-                       : Line(StyleOf(i), at, y, at + kMark - 4, y);
-    legend.svg += Text(at + kMark, y + 4, "start", name);
-    at += width + kGap;
-  }
-  legend.height += kLegendRow * (row + 1);
-  return legend;
+// Returns a text below the axis, moved to the left if it would leave the figure.
+std::string XTick(double x, const Frame& frame, const std::string& text) {
+  const double most = kChartWidth - TextWidth(text) / 2;
+  return SvgText(std::min(x, most), frame.bottom + 16, "middle", text);
 }
 
 std::string Curve(const Series& series, const Axis& x, const Axis& y, const std::string& style,
@@ -158,6 +122,22 @@ std::string Curve(const Series& series, const Axis& x, const Axis& y, const std:
   return path.empty() ? "" : "<path class=\"" + style + "\" d=\"" + path + "\"/>" + dots;
 }
 
+// Returns, for a screen reader, where the highest bar of each series is.
+std::string BarSummary(const std::vector<std::string>& names, const std::vector<Series>& series,
+                       const ChartOptions& options) {
+  std::string text = options.title + ".";
+  for (const Series& one : series) {
+    size_t highest = one.y.size();
+    for (size_t i = 0; i < one.y.size() && i < names.size(); ++i) {
+      if (!std::isfinite(one.y[i])) continue;
+      if (highest == one.y.size() || one.y[i] > one.y[highest]) highest = i;
+    }
+    if (highest == one.y.size()) continue;
+    text += " " + one.name + " highest " + Label(one.y[highest]) + ", at " + names[highest] + ".";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string LineChart(const std::vector<Series>& series, const ChartOptions& options) {
@@ -169,18 +149,21 @@ std::string LineChart(const std::vector<Series>& series, const ChartOptions& opt
     for (const double y : drawn.back().y) ys.Add(y);
   }
   const Range wide = ys.Widened(0.05), across = xs.low < xs.high ? xs : xs.Widened(0);
-  const Axis x(options.x_low.value_or(across.low), options.x_high.value_or(across.high), kLeft,
-               kWidth - kRight);
-  const Legend legend = MakeLegend(series, /*bars=*/false);
-  const Axis y(options.y_low.value_or(wide.low), options.y_high.value_or(wide.high),
-               kHeight - kBottom, legend.height);
-  std::string svg = Opening(options) + YAxis(y, legend.height, options);
+  const double low = options.y_low.value_or(wide.low), high = options.y_high.value_or(wide.high);
+  const double left = LeftOf(low, high, options);
+  const Legend legend = MakeLegend(series, left, /*bars=*/false);
+  const Frame frame = FrameOf(left, legend);
+  const Axis x(options.x_low.value_or(across.low), options.x_high.value_or(across.high), left,
+               kChartWidth - kChartRight);
+  const Axis y(low, high, frame.bottom, frame.top);
+  std::string svg =
+      SvgOpening(kChartWidth, frame.height, Summary(series, options)) + YAxis(y, frame, options);
   for (const double tick : RoundTicks(x.low(), x.high(), 6))
-    svg += Text(x.At(tick), kHeight - kBottom + 16, "middle", Label(tick));
-  svg += XLabel(options) + legend.svg;
+    svg += XTick(x.At(tick), frame, TickLabel(tick));
+  svg += XLabel(frame, options) + legend.svg;
   if (options.diagonal) {
-    const double low = std::max(x.low(), y.low()), high = std::min(x.high(), y.high());
-    svg += Line("reference", x.At(low), y.At(low), x.At(high), y.At(high));
+    const double first = std::max(x.low(), y.low()), last = std::min(x.high(), y.high());
+    svg += SvgLine("reference", x.At(first), y.At(first), x.At(last), y.At(last));
   }
   for (size_t i = 0; i < drawn.size(); ++i) svg += Curve(drawn[i], x, y, StyleOf(i), options.steps);
   return svg + "</svg>";
@@ -194,26 +177,29 @@ std::string BarChart(const std::vector<std::string>& names, const std::vector<Se
     for (const double y : one.y) ys.Add(y);
   }
   const double high = options.y_high.value_or(ys.high > 0 ? ys.high * 1.05 : 1);
-  const Legend legend = MakeLegend(series, /*bars=*/true);
-  const Axis y(0, high, kHeight - kBottom, legend.height);
-  std::string svg =
-      Opening(options) + YAxis(y, legend.height, options) + XLabel(options) + legend.svg;
-  const double slot = (kWidth - kLeft - kRight) / std::max(1.0, static_cast<double>(names.size()));
+  const double begin = LeftOf(0, high, options);
+  const Legend legend = MakeLegend(series, begin, /*bars=*/true);
+  const Frame frame = FrameOf(begin, legend);
+  const Axis y(0, high, frame.bottom, frame.top);
+  std::string svg = SvgOpening(kChartWidth, frame.height, BarSummary(names, series, options)) +
+                    YAxis(y, frame, options) + XLabel(frame, options) + legend.svg;
+  const double slot =
+      (kChartWidth - begin - kChartRight) / std::max(1.0, static_cast<double>(names.size()));
   const double bar = slot * 0.8 / std::max(1.0, static_cast<double>(series.size()));
   // So many slots lie between two names that the names don't meet.
   const size_t stride = (names.size() + kMostBarNames - 1) / kMostBarNames;
   for (size_t i = 0; i < names.size(); ++i) {
-    const double left = kLeft + slot * (static_cast<double>(i) + 0.1);
+    const double left = begin + slot * (static_cast<double>(i) + 0.1);
     for (size_t s = 0; s < series.size(); ++s) {
       if (i >= series[s].y.size() || !std::isfinite(series[s].y[i])) continue;
       const double top = y.At(std::clamp(series[s].y[i], 0.0, high));
       svg += "<rect class=\"" + StyleOf(s) + "\" x=\"" +
              Place(left + bar * static_cast<double>(s)) + "\" y=\"" + Place(top) + "\" width=\"" +
-             Place(bar) + "\" height=\"" + Place(kHeight - kBottom - top) + "\"><title>" +
+             Place(bar) + "\" height=\"" + Place(frame.bottom - top) + "\"><title>" +
              EscapeHtml(names[i] + ", " + series[s].name + ": " + Label(series[s].y[i])) +
              "</title></rect>";
     }
-    if (i % stride == 0) svg += Text(left + slot * 0.4, kHeight - kBottom + 16, "middle", names[i]);
+    if (i % stride == 0) svg += XTick(left + slot * 0.4, frame, names[i]);
   }
   return svg + "</svg>";
 }
@@ -257,7 +243,7 @@ std::string_view ChartStyle() {
 font:13px system-ui,sans-serif}
 @media (prefers-color-scheme:dark){.chart{--s0:#6fb7f2;--s1:#ff9a5c;--s2:#4fd1a5;--s3:#e79ac8;--s4:#e3c65a;--s5:#b3a6ff;--s6:#ff8a8a;--s7:#b9c6d2;--line:#3a4450;
 color:#e6eaf0}}
-.chart text{fill:currentColor;stroke:none}
+.chart text{fill:currentColor;stroke:none}.chart .undefined{font-size:10px;font-style:italic}
 .chart path{fill:none;stroke-width:2;stroke-linejoin:round}
 .chart .axis{stroke:currentColor;stroke-width:1}.chart .grid{stroke:var(--line);stroke-width:1}
 .chart .reference{stroke:currentColor;stroke-width:1;stroke-dasharray:2 4}

@@ -25,23 +25,30 @@ struct Series {
 };
 
 struct ChartOptions {
-  std::string title;  // what a screen reader reads
+  std::string title;  // a screen reader reads it, and then the outermost values
   std::string x_label = {}, y_label = {};
-  std::optional<double> x_low = {}, x_high = {};  // else those of the values; not for bars
+  std::optional<double> x_low = {}, x_high = {};  // else those of the values; not for BarChart
   std::optional<double> y_low = {}, y_high = {};
   bool diagonal = false;  // draws the line y = x for comparison
   // Draws steps: the y of a point holds from the x of the point before it.
   bool steps = false;
 };
 
-// Returns curves over one pair of axes. A longer series is drawn as the means of neighbours
-// (Thinned). Series without a point appear in the legend only, which cuts long names.
+// Returns curves over one pair of axes. The legend stands above the plot, which keeps its height. A
+// longer series is drawn as the means of neighbours (Thinned). Series without a point appear in the
+// legend only, which cuts long names.
 std::string LineChart(const std::vector<Series>& series, const ChartOptions& options);
 
 // Returns a bar of height y[i] for each name, beside those of the other series. The bars begin at 0
 // and are not negative; x is not used. Names stand below the bars if there are few.
 std::string BarChart(const std::vector<std::string>& names, const std::vector<Series>& series,
                      const ChartOptions& options);
+
+// Returns a row of horizontal bars for each name, a bar for each series, from 0 to options.x_high
+// (1 if it isn't given). The figure is as high as its rows need. Long names are cut. A value that
+// is not finite has the word "undefined" in place of its bar.
+std::string ClassBars(const std::vector<std::string>& names, const std::vector<Series>& series,
+                      const ChartOptions& options);
 
 // Returns at most `most` points, each the mean of as many neighbours as the others.
 Series Thinned(const Series& series, size_t most);

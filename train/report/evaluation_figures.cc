@@ -2,19 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <numeric>
-#include <tuple>
-
-#include "lathe/train/support/progress.h"
 
 namespace lathe {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMostClasses = 30;  // that a figure or a matrix shows
-constexpr size_t kMostPairs = 30;    // of confused classes
+constexpr size_t kMostClasses = 30;  // that a figure shows
 constexpr size_t kMostNamesInNote = 10;
 
 // Returns the number under the key, or NaN if it is undefined.
@@ -45,15 +40,24 @@ Figure ClassFigure(const Json& classes) {
                 .x_name = "class",
                 .series = {{.name = "precision", .x = {}, .y = {}},
                            {.name = "recall", .x = {}, .y = {}},
-                           {.name = "f1", .x = {}, .y = {}}}};
+                           {.name = "f1", .x = {}, .y = {}}},
+                .row_names = {},
+                .note = {}};
+  bool undefined = false;
   for (const size_t c : shown) {
     figure.row_names.push_back(classes[c].at("label").get<std::string>());
     for (Series& series : figure.series) {
       series.x.push_back(static_cast<double>(figure.row_names.size() - 1));
       series.y.push_back(NumberOr(classes[c], series.name.c_str()));
+      undefined = undefined || !std::isfinite(series.y.back());
     }
   }
-  figure.svg = BarChart(figure.row_names, figure.series, {.title = figure.title, .y_high = 1});
+  if (undefined) {
+    figure.note =
+        "A recall is undefined without samples of the class, a precision without predictions of "
+        "it. That is not the same as 0.";
+  }
+  figure.svg = ClassBars(figure.row_names, figure.series, {.title = figure.title, .x_high = 1});
   return figure;
 }
 
@@ -185,68 +189,6 @@ Figure PrecisionRecallFigure(const Json& classes) {
   return figure;
 }
 
-using Pair = std::tuple<int64_t, std::string, std::string>;  // count, right class, prediction
-
-std::vector<Pair> WrongPairs(const Json& report) {
-  std::vector<Pair> pairs;
-  if (const auto cells = report.find("confusion_cells"); cells != report.end()) {
-    for (const Json& cell : *cells) {
-      if (cell.at("label") != cell.at("prediction"))
-        pairs.emplace_back(cell.at("count"), cell.at("label"), cell.at("prediction"));
-    }
-    return pairs;
-  }
-  const Json& matrix = report.at("confusion_matrix");
-  const Json& classes = report.at("classes");
-  for (size_t row = 0; row < matrix.size(); ++row) {
-    for (size_t column = 0; column < matrix.size(); ++column) {
-      if (row != column && matrix[row][column] > 0) {
-        pairs.emplace_back(matrix[row][column], classes[row].at("label"),
-                           classes[column].at("label"));
-      }
-    }
-  }
-  return pairs;
-}
-
-std::string PairsTable(const Json& report) {
-  std::vector<Pair> pairs = WrongPairs(report);
-  std::stable_sort(pairs.begin(), pairs.end(),
-                   [](const Pair& a, const Pair& b) { return std::get<0>(a) > std::get<0>(b); });
-  if (pairs.size() > kMostPairs) pairs.resize(kMostPairs);
-  std::string html =
-      "<table><thead><tr><th scope=\"col\">right class</th><th scope=\"col\">prediction</th>"
-      "<th scope=\"col\">samples</th></tr></thead><tbody>";
-  for (const auto& [count, label, prediction] : pairs) {
-    html += "<tr><th scope=\"row\">" + EscapeHtml(label) + "</th><td>" + EscapeHtml(prediction) +
-            "</td><td>" + FormatCount(count) + "</td></tr>";
-  }
-  return html + "</tbody></table>";
-}
-
-std::string MatrixTable(const Json& matrix, const Json& classes) {
-  std::string html =
-      "<table class=\"matrix\"><thead><tr><th scope=\"col\">right class \\ prediction</th>";
-  for (const Json& one : classes)
-    html += "<th scope=\"col\">" + EscapeHtml(one.at("label").get<std::string>()) + "</th>";
-  html += "</tr></thead><tbody>";
-  for (size_t row = 0; row < matrix.size(); ++row) {
-    const auto counts = matrix[row].get<std::vector<int64_t>>();
-    const double sum = std::max(
-        1.0, static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0})));
-    html += "<tr><th scope=\"row\">" + EscapeHtml(classes[row].at("label").get<std::string>()) +
-            "</th>";
-    for (size_t column = 0; column < counts.size(); ++column) {
-      const double share = static_cast<double>(counts[column]) / sum;
-      html += std::string("<td class=\"") + (row == column ? "right" : "wrong") +
-              "\" style=\"--share:" + FormatNumber("%.3f", share) + "\">" +
-              FormatCount(counts[column]) + "</td>";
-    }
-    html += "</tr>";
-  }
-  return html + "</tbody></table>";
-}
-
 }  // namespace
 
 std::vector<Figure> EvaluationFigures(const Json& report) {
@@ -262,13 +204,6 @@ std::vector<Figure> EvaluationFigures(const Json& report) {
     if (!figure.svg.empty()) figures.push_back(std::move(figure));
   }
   return figures;
-}
-
-std::string ConfusionTable(const Json& report) {
-  const auto matrix = report.find("confusion_matrix");
-  if (matrix == report.end()) return report.contains("confusion_cells") ? PairsTable(report) : "";
-  if (matrix->size() > kMostClasses) return PairsTable(report);
-  return MatrixTable(*matrix, report.at("classes"));
 }
 
 }  // namespace lathe

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 #include "lathe/train/report/report_page.h"
@@ -15,10 +14,5 @@ namespace lathe {
 // classes, the figure of scores has those with most samples. If more than 8 classes have a curve,
 // the figure has those with fewest samples, and its title says so.
 std::vector<Figure> EvaluationFigures(const nlohmann::json& report);
-
-// Returns the confusion matrix as a table in HTML, darker cells for more samples, or "" if the
-// report has none. If there are more than 30 classes, it is a list of the classes that are taken
-// for another one most often.
-std::string ConfusionTable(const nlohmann::json& report);
 
 }  // namespace lathe

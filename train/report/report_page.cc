@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <sstream>
 
+#include "lathe/train/report/confusion.h"
 #include "lathe/train/report/evaluation_figures.h"
 #include "lathe/train/support/progress.h"
 
@@ -105,27 +107,36 @@ Figure LengthFigure(const std::vector<int64_t>& lengths) {
 
 // --- the page ---
 
-std::string NumberCell(double value) {
-  return "<td>" + (std::isfinite(value) ? FormatNumber("%.6g", value) : "") + "</td>";
+// A cell is empty if a series has no point in this row, which is not the same as undefined.
+std::string NumberCell(const std::optional<double>& value) {
+  if (!value) return "<td></td>";
+  return "<td>" + (std::isfinite(*value) ? FormatNumber("%.6g", *value) : "undefined") + "</td>";
+}
+
+// Returns the tag that opens a box with a bar to scroll it, which a keyboard can reach.
+std::string ScrollBox(const std::string& label) {
+  return "<div class=\"scroll\" role=\"region\" aria-label=\"" + EscapeHtml(label) +
+         "\" tabindex=\"0\">";
 }
 
 // Returns a table with a row for each x, and a column for each series.
 std::string NumbersTable(const Figure& figure) {
   const std::vector<Series>& columns = figure.table.empty() ? figure.series : figure.table;
-  std::map<double, std::vector<double>> rows;
+  std::map<double, std::vector<std::optional<double>>> rows;
   bool thinned = false;
   for (size_t s = 0; s < columns.size(); ++s) {
     const Series shown = Thinned(columns[s], kMostRows);
     thinned = thinned || shown.x.size() < columns[s].x.size();
     for (size_t i = 0; i < shown.x.size(); ++i) {
-      auto& row = rows.try_emplace(shown.x[i], columns.size(), std::nan("")).first->second;
+      auto& row = rows.try_emplace(shown.x[i], columns.size()).first->second;
       row[s] = shown.y[i];
     }
   }
   std::string html = "<details><summary>The numbers" +
-                     std::string(thinned ? ", as means of neighbours" : "") +
-                     "</summary><div class=\"scroll\" tabindex=\"0\"><table><thead><tr>"
-                     "<th scope=\"col\">" +
+                     std::string(thinned ? ", as means of neighbours" : "") + "</summary>" +
+                     ScrollBox(figure.title + ": the numbers") +
+                     "<table><thead><tr>"
+                     "<th scope=\"col\" class=\"name\">" +
                      EscapeHtml(figure.x_name) + "</th>";
   for (const Series& one : columns) html += "<th scope=\"col\">" + EscapeHtml(one.name) + "</th>";
   html += "</tr></thead><tbody>";
@@ -135,7 +146,7 @@ std::string NumbersTable(const Figure& figure) {
             (name < figure.row_names.size() ? EscapeHtml(figure.row_names[name])
                                             : FormatNumber("%.6g", x)) +
             "</th>";
-    for (const double value : values) html += NumberCell(value);
+    for (const std::optional<double>& value : values) html += NumberCell(value);
     html += "</tr>";
   }
   return html + "</tbody></table></div></details>";
@@ -150,19 +161,26 @@ header,nav,main{max-width:72rem;margin:auto;padding:0 1rem}
 h1{font-size:1.6rem;margin:1rem 0 .25rem;overflow-wrap:anywhere}h2{font-size:1.2rem;margin:2rem 0 .5rem}
 a{color:var(--link)}.skip{position:absolute;left:-999rem}.skip:focus{left:1rem}
 nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1rem;padding:0;list-style:none}
-.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,30rem),1fr));gap:1rem}
-figure{margin:0;padding:.75rem;border:1px solid var(--edge);border-radius:.5rem;min-width:0}
+.figures{columns:2 30rem;column-gap:1rem}
+figure{margin:0 0 1rem;break-inside:avoid;padding:.75rem;border:1px solid var(--edge);border-radius:.5rem;min-width:0}
 figcaption{font-weight:600;margin-bottom:.25rem}figure p{margin:0 0 .25rem}
-.plot{overflow-x:auto}.plot svg{display:block;width:100%;min-width:18rem;height:auto}
+.plot{overflow-x:auto}.plot svg{display:block;width:100%;min-width:18rem;max-width:44rem;height:auto}
 .scroll{overflow:auto;max-height:20rem}
 table{border-collapse:collapse}th,td{padding:.2rem .6rem;border-bottom:1px solid var(--edge);text-align:right}
 th[scope=row]{text-align:left;font-weight:400}.facts td{text-align:left;overflow-wrap:anywhere}
-thead th{position:sticky;top:0;background:var(--soft)}
+thead th{position:sticky;top:0;background:var(--soft);z-index:1}
 pre{background:var(--soft);padding:.75rem;border-radius:.5rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
 .matrix td{--c:var(--bad);background:color-mix(in srgb,var(--c) calc(var(--share)*60%),transparent)}.matrix .right{--c:var(--good)}
-.text td{text-align:left}
+.matrix th:first-child{position:sticky;left:0;background:var(--bg)}.matrix thead th:first-child{background:var(--soft);z-index:2}
+.text td,.text th,th.name{text-align:left;vertical-align:top}.text td.number,.text th.number{text-align:right}
+.errors td:last-child{min-width:24rem;overflow-wrap:anywhere}
+.errors td::before{display:none;content:attr(data-name) ": "}
+@media (max-width:40rem){.errors,.errors tbody{display:block}.errors thead{position:absolute;left:-999rem}
+.errors tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--edge)}
+.errors td{display:inline;border:0;padding:0 .75rem 0 0;overflow-wrap:anywhere}.errors td::before{display:inline;opacity:.8}
+.errors td:last-child{display:block;min-width:0;padding-top:.25rem}.errors td:last-child::before{display:none}}
 summary{cursor:pointer;padding:.25rem 0}:focus-visible{outline:3px solid var(--link);outline-offset:2px}
-@media print{nav,.skip{display:none}figure{break-inside:avoid}}
+@media print{nav,.skip{display:none}}
 )";
 
 std::string Head(const ReportContents& contents) {
@@ -185,45 +203,71 @@ std::string Facts(const ReportContents& contents) {
   }
   html += "</tbody></table>\n";
   if (!contents.command.empty()) {
-    html += "<h2 id=\"command\">Repeat it</h2>\n<pre tabindex=\"0\"><code>" +
-            EscapeHtml(contents.command) + "</code></pre>\n";
+    html += "<h2 id=\"command\">Repeat it</h2>\n<pre><code>" + EscapeHtml(contents.command) +
+            "</code></pre>\n";
   }
   return html + "</section>\n";
 }
 
-// Returns a table of the lines of a TSV, whose first line has the names.
-std::string TsvTable(const std::string& tsv) {
-  std::string html = "<table class=\"text\">";
+std::vector<std::string> Cells(const std::string& line) {
+  std::vector<std::string> cells;
+  for (size_t begin = 0; begin <= line.size();) {
+    const size_t end = std::min(line.find('\t', begin), line.size());
+    cells.push_back(line.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return cells;
+}
+
+// Returns a table of the lines of a TSV, whose first line has the names and whose last column has
+// the text. On a narrow screen each line becomes a block: the names and values, then the text. The
+// roles keep it a table for screen readers all the same.
+std::string ErrorsTable(const std::string& tsv) {
   std::istringstream lines(tsv);
-  bool head = true;
-  for (std::string line; std::getline(lines, line); head = false) {
-    const std::string cell = head ? "th" : "td";
-    html += head ? "<thead><tr>" : "<tr>";
-    for (size_t begin = 0; begin <= line.size();) {
-      const size_t end = std::min(line.find('\t', begin), line.size());
-      html += "<" + cell + (head ? " scope=\"col\">" : ">") +
-              EscapeHtml(line.substr(begin, end - begin)) + "</" + cell + ">";
-      begin = end + 1;
+  std::string line;
+  std::getline(lines, line);
+  const std::vector<std::string> names = Cells(line);
+  std::string html = "<table class=\"text errors\" role=\"table\"><thead><tr role=\"row\">";
+  for (const std::string& name : names)
+    html += "<th scope=\"col\" role=\"columnheader\">" + EscapeHtml(name) + "</th>";
+  html += "</tr></thead><tbody role=\"rowgroup\">";
+  while (std::getline(lines, line)) {
+    html += "<tr role=\"row\">";
+    const std::vector<std::string> cells = Cells(line);
+    for (size_t i = 0; i < cells.size(); ++i) {
+      html += "<td role=\"cell\" data-name=\"" + EscapeHtml(i < names.size() ? names[i] : "") +
+              "\">" + EscapeHtml(cells[i]) + "</td> ";
     }
-    html += head ? "</tr></thead><tbody>" : "</tr>\n";
+    html += "</tr>\n";
   }
   return html + "</tbody></table>";
 }
 
 // Returns a section with a wide table, or nothing if there is no table.
-std::string TableSection(const std::string& id, const std::string& title,
-                         const std::string& table) {
-  if (table.empty()) return "";
-  return "<section><h2 id=\"" + id + "\">" + title +
-         "</h2>\n<div class=\"scroll\" tabindex=\"0\">" + table + "</div></section>\n";
+std::string TableSection(const std::string& id, const TitledTable& table) {
+  if (table.html.empty()) return "";
+  return "<section><h2 id=\"" + id + "\">" + table.title + "</h2>\n" + ScrollBox(table.title) +
+         table.html + "</div></section>\n";
 }
 
-std::string Contents(const std::vector<Figure>& figures, bool confusion, bool errors) {
+// Returns when the page was written. The page of a process that was killed can't tell more.
+std::string Written(const ReportContents& contents) {
+  if (contents.written.empty()) return "";
+  return "<p>Written at " + EscapeHtml(contents.written) + "." +
+         (contents.running
+              ? " If this is many minutes ago, the training may have been ended from outside."
+              : "") +
+         "</p>";
+}
+
+std::string Contents(const std::vector<Figure>& figures, const TitledTable& confusion,
+                     const TitledTable& errors) {
   std::string html = "<nav aria-label=\"Contents\"><ul><li><a href=\"#summary\">Summary</a></li>";
   for (const Figure& figure : figures)
     html += "<li><a href=\"#" + figure.name + "\">" + EscapeHtml(figure.title) + "</a></li>";
-  if (confusion) html += "<li><a href=\"#confusion\">Confusion matrix</a></li>";
-  if (errors) html += "<li><a href=\"#errors\">Most confident errors</a></li>";
+  if (!confusion.html.empty())
+    html += "<li><a href=\"#confusion\">" + confusion.title + "</a></li>";
+  if (!errors.html.empty()) html += "<li><a href=\"#errors\">" + errors.title + "</a></li>";
   return html + "</ul></nav>\n";
 }
 
@@ -248,25 +292,24 @@ std::vector<Figure> MakeFigures(const ReportContents& contents) {
 }
 
 std::string ReportPage(const ReportContents& contents, const std::vector<Figure>& figures) {
-  const std::string confusion = ConfusionTable(contents.evaluation);
+  const TitledTable confusion = ConfusionTable(contents.evaluation);
+  TitledTable errors;
+  if (!contents.errors.empty()) errors = {"Most confident errors", ErrorsTable(contents.errors)};
   std::string html =
       Head(contents) +
       "<body>\n<a class=\"skip\" href=\"#figures\">To the figures</a>\n<header><h1>" +
       EscapeHtml(contents.title) + "</h1>\n<p role=\"status\">" + EscapeHtml(contents.status) +
-      "</p></header>\n" + Contents(figures, !confusion.empty(), !contents.errors.empty()) +
+      "</p>" + Written(contents) + "</header>\n" + Contents(figures, confusion, errors) +
       "<main>\n" + Facts(contents) +
       "<section><h2 id=\"figures\">Figures</h2>\n<div class=\"figures\">\n";
   for (const Figure& figure : figures) {
     html += "<figure id=\"" + figure.name + "\"><figcaption>" + EscapeHtml(figure.title) +
             "</figcaption>" +
             (figure.note.empty() ? "" : "<p>" + EscapeHtml(figure.note) + "</p>") +
-            "<div class=\"plot\" tabindex=\"0\">" + figure.svg + "</div>" + NumbersTable(figure) +
-            "</figure>\n";
+            "<div class=\"plot\">" + figure.svg + "</div>" + NumbersTable(figure) + "</figure>\n";
   }
-  return html + "</div></section>\n" + TableSection("confusion", "Confusion matrix", confusion) +
-         TableSection("errors", "Most confident errors",
-                      contents.errors.empty() ? "" : TsvTable(contents.errors)) +
-         "</main>\n</body>\n</html>\n";
+  return html + "</div></section>\n" + TableSection("confusion", confusion) +
+         TableSection("errors", errors) + "</main>\n</body>\n</html>\n";
 }
 
 }  // namespace lathe

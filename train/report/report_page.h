@@ -21,9 +21,10 @@ struct ResourceSample {
 
 struct ReportContents {
   std::string title;
-  std::string status;    // one sentence
-  bool running = false;  // the page then loads itself again
-  std::string command;   // what repeats the training; may be empty
+  std::string status;        // one sentence
+  bool running = false;      // the page then loads itself again
+  std::string written = {};  // when the page was written; may be empty
+  std::string command;       // what repeats the training; may be empty
   std::vector<std::pair<std::string, std::string>> facts = {};  // rows of a table
   nlohmann::json log_history = nlohmann::json::array();         // TrainerState::log_history
   std::vector<ResourceSample> resources = {};

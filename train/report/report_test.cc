@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <regex>
 #include <string>
 #include <vector>
 
+#include "lathe/train/report/confusion.h"
 #include "lathe/train/report/evaluation_figures.h"
 #include "lathe/train/report/report_page.h"
 
@@ -49,7 +51,7 @@ TEST(LineChart, PlacesPointsByTheirValues) {
                                     {.title = "T", .y_low = 0, .y_high = 1});
   // From the lower left corner of the plot to the upper right one.
   EXPECT_NE(svg.find("d=\"M68.0 218.0L508.0 12.0\""), std::string::npos) << svg;
-  EXPECT_NE(svg.find("aria-label=\"T\""), std::string::npos);
+  EXPECT_NE(svg.find("aria-label=\"T. a last 1, lowest 0, highest 1.\""), std::string::npos) << svg;
   EXPECT_NE(svg.find("a: 1 at 10"), std::string::npos);
 }
 
@@ -65,8 +67,40 @@ TEST(LineChart, CutsLongNamesInTheLegend) {
   for (int i = 0; i < 60; ++i) name += "é";
   const std::string svg = LineChart(
       {{.name = name, .x = {}, .y = {}}, {.name = "b", .x = {}, .y = {}}}, {.title = "T"});
-  EXPECT_NE(svg.find(">" + name.substr(0, 98) + "…<"), std::string::npos) << svg;
-  EXPECT_EQ(svg.find(name), std::string::npos);
+  // The beginning and the end, and the whole name for a pointer.
+  EXPECT_NE(svg.find(">" + name.substr(0, 50) + "…" + name.substr(0, 48) + "<title>" + name +
+                     "</title></text>"),
+            std::string::npos)
+      << svg;
+}
+
+TEST(LineChart, KeepsThePlotBelowALongLegend) {
+  std::vector<Series> series;
+  for (int i = 0; i < 8; ++i) {
+    series.push_back(
+        {.name = "a rather long name of a class, " + std::to_string(i), .x = {0, 1}, .y = {0, 1}});
+  }
+  const std::string svg = LineChart(series, {.title = "T", .y_low = 0, .y_high = 1});
+  // Eight rows of 18 above the plot, which is 206 high.
+  EXPECT_NE(svg.find("d=\"M68.0 362.0L508.0 156.0\""), std::string::npos) << svg;
+  EXPECT_NE(svg.find("viewBox=\"0 0 520 404\""), std::string::npos) << svg;
+}
+
+TEST(LineChart, WritesLargeNumbersShort) {
+  const std::string svg = LineChart({{.name = "a", .x = {0, 1}, .y = {0, 150'000}}},
+                                    {.title = "T", .y_label = "tokens a second"});
+  EXPECT_NE(svg.find(">150k</text>"), std::string::npos) << svg;
+  EXPECT_EQ(svg.find("e+05</text>"), std::string::npos) << svg;
+}
+
+TEST(LineChart, LeavesRoomForNumbersBesideTheLabel) {
+  const Series series{.name = "a", .x = {0, 1}, .y = {1.0001e-5, 1.0002e-5}};
+  const std::string svg = LineChart({series}, {.title = "T", .y_label = "rate"});
+  std::smatch number;
+  const std::regex regex("<text x=\"([0-9.]+)\" y=\"[0-9.]+\" text-anchor=\"end\">(1[^<]*)</text>");
+  ASSERT_TRUE(std::regex_search(svg, number, regex)) << svg;
+  const double width = 7.5 * static_cast<double>(number[2].length());
+  EXPECT_GE(std::stod(number[1]) - width, 16) << number[2];  // the label ends at 12
 }
 
 TEST(LineChart, LeavesOutWhatIsNotFinite) {
@@ -91,7 +125,73 @@ TEST(BarChart, DrawsABarForEachNameAndSeries) {
       {.title = "T", .y_high = 1});
   EXPECT_EQ(Count(svg, "<rect"), 5u);  // three bars and two of the legend
   EXPECT_NE(svg.find("x&lt;y, p: 0.5"), std::string::npos) << svg;
-  EXPECT_NE(svg.find("height=\"94.0\""), std::string::npos) << svg;  // half of 188
+  EXPECT_NE(svg.find("height=\"103.0\""), std::string::npos) << svg;  // half of 206
+}
+
+// A text of a figure, as the rectangle that it needs.
+struct TextBox {
+  std::string text;
+  double left, right, top, bottom;
+};
+
+// Returns the texts that are not turned.
+std::vector<TextBox> TextBoxes(const std::string& svg) {
+  const std::regex regex(
+      "<text( class=\"undefined\")? x=\"([0-9.]+)\" y=\"([0-9.]+)\"(?: text-anchor=\"([a-z]+)\")?>"
+      "([^<]*)");
+  std::vector<TextBox> boxes;
+  for (std::sregex_iterator it(svg.begin(), svg.end(), regex), end; it != end; ++it) {
+    const std::smatch& match = *it;
+    const double size = match[1].matched ? 10 : 13;
+    const double x = std::stod(match[2]), y = std::stod(match[3]);
+    const std::string anchor = match[4].matched ? match[4].str() : "start", text = match[5];
+    const auto characters = std::count_if(text.begin(), text.end(), [](char c) {
+      return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    });
+    const double width = size * 0.55 * static_cast<double>(characters);
+    const double left = anchor == "end" ? x - width : anchor == "middle" ? x - width / 2 : x;
+    boxes.push_back({text, left, left + width, y - size * 0.8, y + size * 0.2});
+  }
+  return boxes;
+}
+
+TEST(ClassBars, KeepNamesApart) {
+  for (const size_t classes : {2, 12, 40}) {
+    std::vector<std::string> names;
+    std::vector<Series> series = {{.name = "precision", .x = {}, .y = {}},
+                                  {.name = "recall", .x = {}, .y = {}},
+                                  {.name = "f1", .x = {}, .y = {}}};
+    for (size_t c = 0; c < classes; ++c) {
+      names.push_back("a_rather_long_name_of_class_number_" + std::to_string(c));
+      for (Series& one : series) one.y.push_back(c % 2 == 0 ? 0.5 : std::nan(""));
+    }
+    const std::string svg = ClassBars(names, series, {.title = "T", .x_high = 1});
+    std::smatch size;
+    ASSERT_TRUE(std::regex_search(svg, size, std::regex("viewBox=\"0 0 520 ([0-9.]+)\"")));
+    const std::vector<TextBox> boxes = TextBoxes(svg);
+    // The legend, the numbers 0, 0.2, ... 1, the names, and three words for each second class.
+    ASSERT_EQ(boxes.size(), 3 + 6 + classes + 3 * (classes / 2)) << svg;
+    for (size_t a = 0; a < boxes.size(); ++a) {
+      EXPECT_GE(boxes[a].left, 0) << boxes[a].text;
+      EXPECT_LE(boxes[a].right, 520) << boxes[a].text;
+      EXPECT_LE(boxes[a].bottom, std::stod(size[1])) << boxes[a].text;
+      for (size_t b = 0; b < a; ++b) {
+        const bool apart = boxes[a].left >= boxes[b].right || boxes[b].left >= boxes[a].right ||
+                           boxes[a].top >= boxes[b].bottom || boxes[b].top >= boxes[a].bottom;
+        EXPECT_TRUE(apart) << boxes[a].text << " and " << boxes[b].text;
+      }
+    }
+    EXPECT_EQ(Count(svg, "<title>" + names.back() + "</title></text>"), 1u) << svg;
+  }
+}
+
+TEST(ClassBars, TellUndefinedFromZero) {
+  const std::string svg =
+      ClassBars({"a", "b"}, {{.name = "f1", .x = {}, .y = {0, std::nan("")}}}, {.title = "T"});
+  EXPECT_EQ(Count(svg, "<rect"), 1u);
+  EXPECT_NE(svg.find("<title>a, f1: 0</title>"), std::string::npos) << svg;
+  EXPECT_EQ(Count(svg, ">undefined f1</text>"), 1u) << svg;
+  EXPECT_NE(svg.find("T. f1 lowest 0 (a), highest 0 (a), 1 undefined."), std::string::npos) << svg;
 }
 
 TEST(EscapeHtml, ReplacesWhatIsNoText) {
@@ -169,6 +269,8 @@ TEST(EvaluationFigures, ShowClassesAndCalibration) {
   EXPECT_EQ(figures[0].row_names, (std::vector<std::string>{"<0>", "<1>", "<2>"}));
   EXPECT_EQ(figures[0].series[0].y, (std::vector<double>{0.5, 0.5, 0.5}));
   EXPECT_EQ(Count(figures[0].svg, "<rect"), 9u);  // no bars for the recall; three of the legend
+  EXPECT_EQ(Count(figures[0].svg, ">undefined recall</text>"), 3u);
+  EXPECT_TRUE(figures[0].note.starts_with("A recall is undefined without samples"));
   EXPECT_EQ(figures[1].series[0].x, (std::vector<double>{0.75, 1}));
   EXPECT_NE(figures[1].svg.find("class=\"reference\""), std::string::npos);
   EXPECT_TRUE(EvaluationFigures(Json::object()).empty());
@@ -245,23 +347,54 @@ TEST(EvaluationFigures, ShowTheMostFrequentOfManyClasses) {
 }
 
 TEST(ConfusionTable, IsAMatrixOrAListOfPairs) {
-  const std::string matrix = ConfusionTable(SomeEvaluation(3));
+  const std::string matrix = ConfusionTable(SomeEvaluation(3)).html;
   EXPECT_NE(matrix.find("<th scope=\"row\">&lt;1&gt;</th><td class=\"wrong\" "
                         "style=\"--share:0.250\">1</td><td class=\"right\" "
                         "style=\"--share:0.750\">3</td>"),
             std::string::npos)
       << matrix;
-  const std::string pairs = ConfusionTable(SomeEvaluation(40));
+  const std::string pairs = ConfusionTable(SomeEvaluation(40)).html;
   EXPECT_NE(pairs.find("<tbody><tr><th scope=\"row\">&lt;39&gt;</th><td>&lt;0&gt;</td>"
-                       "<td>39</td></tr>"),
+                       "<td class=\"number\">39</td></tr>"),
             std::string::npos)
       << pairs;
   const Json cells = {{"confusion_cells",
                        {{{"label", "a"}, {"prediction", "a"}, {"count", 9}},
                         {{"label", "a"}, {"prediction", "b"}, {"count", 2}}}}};
-  EXPECT_NE(ConfusionTable(cells).find("<td>b</td><td>2</td>"), std::string::npos);
-  EXPECT_EQ(ConfusionTable(cells).find("<td>9</td>"), std::string::npos);
-  EXPECT_EQ(ConfusionTable(Json::object()), "");
+  EXPECT_NE(ConfusionTable(cells).html.find("<td>b</td><td class=\"number\">2</td>"),
+            std::string::npos);
+  EXPECT_EQ(ConfusionTable(cells).html.find(">9</td>"), std::string::npos);
+  EXPECT_EQ(ConfusionTable(SomeEvaluation(3)).title, "Confusion matrix");
+  EXPECT_EQ(ConfusionTable(cells).title, "Classes that are confused most often");
+  EXPECT_EQ(ConfusionTable(Json::object()).html, "");
+}
+
+TEST(ConfusionTable, CountsAnswersOfSeveralLabels) {
+  const Json report = {{"classes",
+                        {{{"label", "a<b"},
+                          {"confusion",
+                           {{"true_positives", 1234},
+                            {"false_positives", 2},
+                            {"false_negatives", 3},
+                            {"true_negatives", 4}}}}}}};
+  const TitledTable table = ConfusionTable(report);
+  EXPECT_EQ(table.title, "Right and wrong answers for each label");
+  EXPECT_NE(table.html.find("<th scope=\"row\">a&lt;b</th><td>1,234</td><td>2</td><td>3</td>"
+                            "<td>4</td></tr>"),
+            std::string::npos)
+      << table.html;
+}
+
+TEST(ConfusionSvg, HasACellForEachPair) {
+  const std::string svg = ConfusionSvg(SomeEvaluation(3));
+  EXPECT_EQ(Count(svg, "<rect"), 9u);
+  EXPECT_EQ(Count(svg, "<rect class=\"s0\""), 3u);
+  EXPECT_NE(svg.find("fill-opacity=\"0.375\""), std::string::npos) << svg;  // 3 of 4, halved
+  EXPECT_EQ(Count(svg, "&lt;2&gt;"), 2u) << svg;
+  EXPECT_NE(svg.find("Confusion matrix of 3 classes."), std::string::npos);
+  EXPECT_EQ(Count(ConfusionSvg(SomeEvaluation(40)), "<rect"), 1600u);
+  EXPECT_EQ(ConfusionSvg(SomeEvaluation(41)), "");
+  EXPECT_EQ(ConfusionSvg(Json::object()), "");
 }
 
 TEST(ReportPage, HoldsAllAndNeedsNoNetwork) {
@@ -284,8 +417,18 @@ TEST(ReportPage, HoldsAllAndNeedsNoNetwork) {
   EXPECT_NE(evaluated.find("<th scope=\"row\">0.3</th><td>0.75</td><td>0.75</td></tr>"),
             std::string::npos);
   EXPECT_NE(evaluated.find("id=\"confusion\""), std::string::npos);
-  EXPECT_NE(evaluated.find("<tr><td>7</td><td>a &lt;b&gt; c</td></tr>"), std::string::npos);
+  EXPECT_NE(evaluated.find("<td role=\"cell\" data-name=\"line\">7</td> <td role=\"cell\" "
+                           "data-name=\"text\">a &lt;b&gt; c</td>"),
+            std::string::npos);
+  EXPECT_NE(evaluated.find("<td>0.5</td><td>undefined</td><td>0.25</td>"), std::string::npos);
+  // A keyboard stops at boxes with a name, and nowhere else.
+  EXPECT_EQ(Count(evaluated, "tabindex"), 11u + 2);
+  EXPECT_EQ(Count(evaluated, "role=\"region\" aria-label=\""), 11u + 2);
+  EXPECT_EQ(evaluated.find("Written at"), std::string::npos);
   contents.running = true;
+  contents.written = "2026-01-02 03:04:05 UTC";
+  EXPECT_NE(ReportPage(contents, {}).find("<p>Written at 2026-01-02 03:04:05 UTC. If this is many"),
+            std::string::npos);
   EXPECT_NE(ReportPage(contents, {}).find("http-equiv=\"refresh\""), std::string::npos);
 }
 
