@@ -16,6 +16,8 @@ ReportCallback::Options ReportPageOptions(const FinetuneArguments& options, cons
                                                               : options.model_name_or_path;
   ReportCallback::Options report{
       .folder = folder, .title = name + " on " + task.train.path, .command = OwnCommand()};
+  // The folder then holds this training's results, and is refused without the flag.
+  if (!options.overwrite_output_dir) report.command += " --overwrite_output_dir";
   report.facts = {
       {"model", name + ", " + FormatCount(task.model->NumParameters()) + " parameters"},
       {"labels", ProblemType(task.labels.kind()) + ", " + std::to_string(task.labels.num_labels())},

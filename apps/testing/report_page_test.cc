@@ -42,6 +42,30 @@ int64_t Count(const std::string& text, const std::string& pattern) {
   return std::distance(std::sregex_iterator(text.begin(), text.end(), regex), {});
 }
 
+// Returns what lies in the section with this heading.
+std::string SectionOf(const std::string& page, const std::string& id) {
+  const size_t begin = page.find("<h2 id=\"" + id + "\"");
+  return begin == std::string::npos ? ""
+                                    : page.substr(begin, page.find("</section>", begin) - begin);
+}
+
+// Two classes, each with three scores; the calibration; a matrix of two by two; and the errors.
+void ExpectFiguresOfTheEvaluation(const std::string& dom) {
+  const std::string classes = FigureOf(dom, "classes");
+  EXPECT_EQ(Count(classes, "<rect class=\"s[0-2]\"[^>]*><title>|>undefined [a-z0-9]+</text>"), 6)
+      << classes;
+  EXPECT_EQ(Count(classes, "<th scope=\"row\">[^<]+</th>(<td>([0-9.e-]+|undefined)</td>){3}"), 2)
+      << classes;
+  const std::string calibration = FigureOf(dom, "calibration");
+  EXPECT_GE(Count(calibration, "<circle class=\"s0\""), 1) << calibration;
+  EXPECT_EQ(Count(calibration, "class=\"reference\""), 1) << calibration;
+  const std::string matrix = SectionOf(dom, "confusion");
+  EXPECT_EQ(Count(matrix, "<td class=\"right\" style=\"--share:[0-9.]+\">[0-9,]+</td>"), 2)
+      << matrix;
+  EXPECT_EQ(Count(matrix, "<td class=\"wrong\" style=\"--share:[0-9.]+\">[0-9,]+</td>"), 2)
+      << matrix;
+}
+
 TEST_F(ReportPageTest, HoldsTheNumbersInABrowser) {
   const RunResult run = Train({"--do_eval", "--eval_strategy", "epoch", "--num_train_epochs", "3"});
   ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
@@ -49,11 +73,13 @@ TEST_F(ReportPageTest, HoldsTheNumbersInABrowser) {
   EXPECT_NE(run.out.find("the report is in " + Path("out/report.html")), std::string::npos);
   EXPECT_TRUE(Exists("out/plots/loss.svg"));
   EXPECT_TRUE(Exists("out/plots/precision_recall.svg"));
+  EXPECT_TRUE(Exists("out/plots/confusion_matrix.svg"));
   const std::string page = Read("out/report.html");
   EXPECT_NE(page.find("The training has ended, after step 36 of 36"), std::string::npos);
   EXPECT_EQ(page.find("http-equiv"), std::string::npos);
   EXPECT_NE(page.find("eval_accuracy"), std::string::npos);
-  EXPECT_NE(page.find("--num_train_epochs 3"), std::string::npos);
+  // The folder isn't empty any more.
+  EXPECT_NE(page.find("--num_train_epochs 3 --overwrite_output_dir</code>"), std::string::npos);
 
   if (!std::filesystem::exists(kBrowser)) GTEST_SKIP() << "there is no " << kBrowser;
   const std::string dom = Dom("out/report.html");
@@ -69,10 +95,25 @@ TEST_F(ReportPageTest, HoldsTheNumbersInABrowser) {
   EXPECT_EQ(Count(loss, "<th scope=\"row\">"), 36);
   EXPECT_EQ(Count(loss, "</td><td>[0-9.e-]+</td></tr>"), 3);
   EXPECT_GE(Count(FigureOf(dom, "lengths"), "<rect class=\"s0\""), 2);
+  ExpectFiguresOfTheEvaluation(dom);
   const std::string curve = FigureOf(dom, "precision_recall");
   EXPECT_EQ(Count(curve, "<path class=\"s0\" d=\"M[^\"]*V[^\"]*H"), 1) << curve;
   EXPECT_EQ(Count(curve, "<th scope=\"row\">[0-9.]+</th><td>[0-9.]+</td></tr>"), 11) << curve;
   EXPECT_EQ(Count(curve, "tabindex=\"0\""), 1) << curve;  // the table
+}
+
+TEST_F(ReportPageTest, HoldsTheErrorsInABrowser) {
+  // A model that has learned nothing is wrong somewhere.
+  const RunResult run = Train({"--do_eval", "--max_steps", "1", "--learning_rate", "1e-9"});
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  const int64_t errors = Count(Read("out/eval_errors.tsv"), "\n") - 1;
+  ASSERT_GE(errors, 1);
+  if (!std::filesystem::exists(kBrowser)) GTEST_SKIP() << "there is no " << kBrowser;
+  const std::string section = SectionOf(Dom("out/report.html"), "errors");
+  EXPECT_EQ(Count(section, "<tr role=\"row\"><td role=\"cell\" data-name=\"line\">[0-9]+</td>"),
+            errors)
+      << section;
+  EXPECT_EQ(Count(section, "data-name=\"sentence\">[^<]+</td>"), errors) << section;
 }
 
 TEST_F(ReportPageTest, TellsThatATrainingWasInterrupted) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 
 #include "lathe/core/base/file.h"
@@ -156,9 +157,14 @@ TEST(ReportCallback, WritesOnTheMainProcessOnly) {
     EXPECT_EQ(fs::exists(dir + "/report.html"), is_main);
     callback.OnTrainEnd({}, state, control);
     EXPECT_EQ(fs::exists(dir + "/plots/loss.svg"), is_main);
-    callback.AddResults({{"eval_accuracy", 0.75}});
+    callback.AddResults({{"eval_accuracy", 0.75}},
+                        {{"classes", {{{"label", "a"}}, {{"label", "b"}}}},
+                         {"confusion_matrix", {{3, 1}, {0, 2}}}});
+    EXPECT_EQ(fs::exists(dir + "/plots/confusion_matrix.svg"), is_main);
     if (is_main) {
-      EXPECT_NE(ReadFile(dir + "/report.html").find("<td>0.75</td>"), std::string::npos);
+      const std::string page = ReadFile(dir + "/report.html");
+      EXPECT_NE(page.find("<td>0.75</td>"), std::string::npos);
+      EXPECT_TRUE(std::regex_search(page, std::regex("Written at 20[0-9-]+ [0-9:]{8} UTC\\.")));
     }
     fs::remove_all(dir);
   }

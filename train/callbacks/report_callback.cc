@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/train/report/confusion.h"
 #include "lathe/train/support/progress.h"
 
 namespace lathe {
@@ -21,6 +23,15 @@ int64_t ResidentBytes() {
   int64_t size = 0, resident = 0;
   file >> size >> resident;
   return resident * sysconf(_SC_PAGESIZE);
+}
+
+// Returns the present time: "2026-01-02 03:04:05 UTC".
+std::string TimeNow() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[40];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts)};
 }
 
 std::string StepOf(const TrainerState& state) {
@@ -118,6 +129,7 @@ void ReportCallback::Take(const TrainerState& state) {
 
 void ReportCallback::Write() {
   written_ = Clock::now();
+  contents_.written = TimeNow();
   try {
     const std::vector<Figure> figures = MakeFigures(contents_);
     WriteFileAtomically(options_.folder + "/report.html", ReportPage(contents_, figures));
@@ -126,6 +138,8 @@ void ReportCallback::Write() {
     std::filesystem::create_directories(plots);
     for (const Figure& figure : figures)
       WriteFileAtomically(plots + "/" + figure.name + ".svg", StandaloneSvg(figure.svg));
+    if (const std::string matrix = ConfusionSvg(contents_.evaluation); !matrix.empty())
+      WriteFileAtomically(plots + "/confusion_matrix.svg", StandaloneSvg(matrix));
   } catch (const Error& e) {
     NoteOnce(e.message());
   } catch (const std::exception& e) {
