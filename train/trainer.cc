@@ -227,6 +227,7 @@ void Trainer::FinishStep() {
   last_batch_ = window_.back();
   window_.clear();
   ++state_.global_step;
+  state_.learning_rate = reads_each_step_ ? std::optional(optimizer_.used_lr()) : std::nullopt;
   place_ = loader_.StateDict();
   tokens_of_steps_ = state_.num_input_tokens_seen;
   if (state_.global_step == steps_before_ + 1) time_to_first_step_ = SecondsSince(process_start);
@@ -277,6 +278,7 @@ void Trainer::AfterStep() {
     if (SaveIsDue()) control_.should_save = true;
   }
   Call(&Callback::OnStepEnd);
+  state_.read_steps.clear();
   FollowControl();
 }
 

@@ -84,6 +84,7 @@ bool Trainer::ReadStepResults() {
       bad("the gradient norm is " + NumberText(state_.grad_norm), !ParametersAreFinite());
     }
     state_.loss = loss;
+    state_.read_steps.push_back({.step = step, .loss = loss, .grad_norm = state_.grad_norm});
   }
   return !overflown;
 }

@@ -5,10 +5,18 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lathe/core/checkpoint/state_dict.h"
 
 namespace lathe {
+
+// What a step has given.
+struct StepResult {
+  int64_t step = 0;
+  double loss = 0;       // the mean
+  double grad_norm = 0;  // not finite if float16 gradients have overflowed
+};
 
 struct TrainerState {
   double epoch = 0;
@@ -33,6 +41,11 @@ struct TrainerState {
   // float16 gradients have overflowed.
   std::optional<double> loss;
   double grad_norm = 0;
+  // The steps whose numbers have been read since the last OnStepEnd, in order. OnStepEnd sees those
+  // of its own step, too, if they are known. On a GPU many steps are read at once.
+  std::vector<StepResult> read_steps = {};
+  // The learning rate of the last step, if it is known without waiting for a GPU.
+  std::optional<double> learning_rate = {};
   bool is_world_process_zero = true;  // this is the main process
 
   // Adds the entry to log_history, with epoch and step.

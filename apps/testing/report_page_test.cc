@@ -116,6 +116,16 @@ TEST_F(ReportPageTest, HoldsTheErrorsInABrowser) {
   EXPECT_EQ(Count(section, "data-name=\"sentence\">[^<]+</td>"), errors) << section;
 }
 
+TEST_F(ReportPageTest, HasCurvesWithoutLogs) {
+  const RunResult run = Train({"--logging_steps", "500"});
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  const std::string page = Read("out/report.html");
+  for (const char* name : {"loss", "learning_rate", "grad_norm"}) {
+    const std::string figure = FigureOf(page, name);
+    EXPECT_EQ(Count(figure, "<path class=\"s0\" d=\"M[^\"]*L[^\"]*L"), 1) << name << figure;
+  }
+}
+
 TEST_F(ReportPageTest, TellsThatATrainingWasInterrupted) {
   const RunResult run = Train({"--num_train_epochs", "1000"}, {.interrupt_after = "step 5/"});
   EXPECT_EQ(run.exit_code, 128 + SIGINT) << run.out << run.err;

@@ -141,6 +141,33 @@ TEST(ReportCallback, NotesOnceThatItCannotWrite) {
   EXPECT_EQ(std::count(notes.begin(), notes.end(), '\n'), 1) << notes;
 }
 
+TEST(ReportCallback, HasCurvesWithoutALog) {
+  namespace fs = std::filesystem;
+  const std::string dir = testing::TempDir() + "/curves_test_" + std::to_string(getpid());
+  fs::create_directories(dir);
+  TrainerState state;
+  TrainerControl control;
+  ReportCallback callback({.folder = dir, .title = "T", .command = ""});
+  callback.OnTrainBegin({}, state, control);
+  // As on a GPU, the numbers of steps 1 and 2 are read together, and those of step 3 at the end.
+  for (state.global_step = 1; state.global_step <= 3; ++state.global_step) {
+    if (state.global_step == 2) state.read_steps = {{1, 0.75, 2}, {2, 0.5, 3}};
+    state.learning_rate = 1e-3;
+    callback.OnStepEnd({}, state, control);
+    state.read_steps.clear();
+  }
+  EXPECT_FALSE(fs::exists(dir + "/report.html"));
+  state.read_steps = {{3, 0.25, 4}};
+  callback.OnTrainEnd({}, state, control);
+  const std::string page = ReadFile(dir + "/report.html");
+  for (const char* row :
+       {"<th scope=\"row\">1</th><td>0.75</td>", "<th scope=\"row\">2</th><td>0.5</td>",
+        "<th scope=\"row\">3</th><td>0.25</td>", "<th scope=\"row\">3</th><td>4</td>",
+        "<th scope=\"row\">3</th><td>0.001</td>"})
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+  fs::remove_all(dir);
+}
+
 TEST(ReportCallback, WritesOnTheMainProcessOnly) {
   namespace fs = std::filesystem;
   const std::string dir = testing::TempDir() + "/report_test_" + std::to_string(getpid());

@@ -16,6 +16,8 @@ namespace lathe {
 namespace {
 
 constexpr std::chrono::seconds kPause(10);
+constexpr std::chrono::seconds kFirstPause(30);  // before the first page without a log
+constexpr size_t kMostSamples = 1000;            // of speed and memory
 
 // Returns the memory that this process holds now.
 int64_t ResidentBytes() {
@@ -76,9 +78,31 @@ void ReportCallback::OnTrainBegin(const TrainingArguments&, const TrainerState& 
   Sample(state);
 }
 
+void ReportCallback::OnStepEnd(const TrainingArguments&, const TrainerState& state,
+                               TrainerControl&) {
+  if (!begun_) return;
+  AddSteps(state);
+  if (state.learning_rate) learning_rates_.Add(state.global_step, *state.learning_rate);
+  const Clock::time_point now = Clock::now();
+  if (now - sampled_ >= pause_of_samples_) Sample(state);
+  const bool is_due =
+      written_ == Clock::time_point() ? now - begin_ >= kFirstPause : now - written_ >= kPause;
+  if (!is_due) return;
+  Take(state);
+  Write();
+}
+
+void ReportCallback::AddSteps(const TrainerState& state) {
+  for (const StepResult& result : state.read_steps) {
+    losses_.Add(result.step, result.loss);
+    grad_norms_.Add(result.step, result.grad_norm);
+  }
+}
+
 void ReportCallback::OnLog(const TrainingArguments&, const TrainerState& state, TrainerControl&,
                            const nlohmann::json&) {
   if (!begun_) return;
+  AddSteps(state);
   Sample(state);
   if (written_ != Clock::time_point() && Clock::now() - written_ < kPause) return;
   Take(state);
@@ -89,6 +113,7 @@ void ReportCallback::OnTrainEnd(const TrainingArguments&, const TrainerState& st
                                 TrainerControl&) {
   if (!begun_) return;
   ended_ = true;
+  AddSteps(state);
   Take(state);
   contents_.running = false;
   contents_.status = state.global_step < state.max_steps
@@ -113,18 +138,29 @@ void ReportCallback::AddResults(const nlohmann::json& metrics, const nlohmann::j
 }
 
 void ReportCallback::Sample(const TrainerState& state) {
-  const std::chrono::duration<double> seconds = Clock::now() - begin_;
+  sampled_ = Clock::now();
+  const std::chrono::duration<double> seconds = sampled_ - begin_;
   if (!contents_.resources.empty() && contents_.resources.back().step == state.global_step) return;
   contents_.resources.push_back({.step = state.global_step,
                                  .seconds = seconds.count(),
                                  .tokens = state.num_input_tokens_seen,
                                  .resident_bytes = ResidentBytes()});
+  if (contents_.resources.size() < kMostSamples) return;
+  // Every second one goes, and later ones come half as often. The last one stays.
+  size_t kept = 0;
+  for (size_t i = 1; i < contents_.resources.size(); i += 2)
+    contents_.resources[kept++] = contents_.resources[i];
+  contents_.resources.resize(kept);
+  pause_of_samples_ *= 2;
 }
 
 void ReportCallback::Take(const TrainerState& state) {
   contents_.running = true;
   contents_.status = "The training runs: " + StepOf(state) + ". This page loads itself again.";
   contents_.log_history = state.log_history;
+  contents_.losses = losses_.Points("training");
+  contents_.learning_rates = learning_rates_.Points("rate");
+  contents_.grad_norms = grad_norms_.Points("norm");
 }
 
 void ReportCallback::Write() {

@@ -10,13 +10,16 @@
 
 #include "lathe/train/callback.h"
 #include "lathe/train/report/report_page.h"
+#include "lathe/train/report/step_samples.h"
 
 namespace lathe {
 
-// The page appears with the first log, since a training that ends before leaves nothing behind. It
-// is then replaced as a whole, every ten seconds at most, so it can stay open in a browser. At
-// the end of the training its figures are also written as plots/NAME.svg. A report that can't be
-// written costs one note on standard error, and the training goes on.
+// The page appears with the first log, or after half a minute, since a training that ends before
+// leaves nothing behind. Its curves have points of their own, at most some hundreds, so that they
+// don't depend on --logging_steps. The page is then replaced as a whole, every ten seconds at most,
+// so it can stay open in a browser. At the end of the training its figures are also written as
+// plots/NAME.svg. A report that can't be written costs one note on standard error, and the training
+// goes on.
 class ReportCallback : public Callback {
  public:
   struct Options {
@@ -35,6 +38,8 @@ class ReportCallback : public Callback {
   bool SetsControl() const override { return false; }
   void OnTrainBegin(const TrainingArguments& arguments, const TrainerState& state,
                     TrainerControl& control) override;
+  void OnStepEnd(const TrainingArguments& arguments, const TrainerState& state,
+                 TrainerControl& control) override;
   void OnLog(const TrainingArguments& arguments, const TrainerState& state, TrainerControl& control,
              const nlohmann::json& logs) override;
   void OnTrainEnd(const TrainingArguments& arguments, const TrainerState& state,
@@ -50,13 +55,16 @@ class ReportCallback : public Callback {
   using Clock = std::chrono::steady_clock;
 
   void Sample(const TrainerState& state);
+  void AddSteps(const TrainerState& state);
   void Take(const TrainerState& state);
   void Write();
   void NoteOnce(const std::string& reason);
 
   Options options_;
   ReportContents contents_;
-  Clock::time_point begin_ = Clock::now(), written_ = {};
+  StepSamples losses_, learning_rates_, grad_norms_;
+  Clock::time_point begin_ = Clock::now(), written_ = {}, sampled_ = {};
+  Clock::duration pause_of_samples_ = std::chrono::milliseconds(100);
   bool begun_ = false, ended_ = false, failed_ = false;
 };
 

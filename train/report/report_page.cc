@@ -30,6 +30,19 @@ Series Logged(const nlohmann::json& log, const std::string& key, const std::stri
   return series;
 }
 
+// Returns the log's curve up to the first point of `own`, such as that of a training that was
+// resumed, and then `own`.
+Series Joined(Series logged, const Series& own) {
+  if (own.x.empty()) return logged;
+  size_t kept = 0;
+  while (kept < logged.x.size() && logged.x[kept] < own.x.front()) ++kept;
+  logged.x.resize(kept);
+  logged.y.resize(kept);
+  logged.x.insert(logged.x.end(), own.x.begin(), own.x.end());
+  logged.y.insert(logged.y.end(), own.y.begin(), own.y.end());
+  return logged;
+}
+
 Figure CurveFigure(const std::string& name, const std::string& title, std::vector<Series> series,
                    const std::string& unit = "") {
   std::erase_if(series, [](const Series& one) { return one.x.empty(); });
@@ -278,11 +291,14 @@ std::vector<Figure> MakeFigures(const ReportContents& contents) {
   auto [shares, others] = Metrics(log);
   std::vector<Figure> figures = {
       CurveFigure("loss", "Loss",
-                  {Logged(log, "loss", "training"), Logged(log, "eval_loss", "validation")}),
+                  {Joined(Logged(log, "loss", "training"), contents.losses),
+                   Logged(log, "eval_loss", "validation")}),
       CurveFigure("metrics", "Metrics of the validation data", std::move(shares)),
       CurveFigure("other_metrics", "Other metrics of the validation data", std::move(others)),
-      CurveFigure("learning_rate", "Learning rate", {Logged(log, "learning_rate", "rate")}),
-      CurveFigure("grad_norm", "Norm of the gradient", {Logged(log, "grad_norm", "norm")})};
+      CurveFigure("learning_rate", "Learning rate",
+                  {Joined(Logged(log, "learning_rate", "rate"), contents.learning_rates)}),
+      CurveFigure("grad_norm", "Norm of the gradient",
+                  {Joined(Logged(log, "grad_norm", "norm"), contents.grad_norms)})};
   for (Figure& figure : ResourceFigures(contents.resources)) figures.push_back(std::move(figure));
   figures.push_back(LengthFigure(contents.lengths));
   for (Figure& figure : EvaluationFigures(contents.evaluation))

@@ -27,6 +27,9 @@ struct ReportContents {
   std::string command;       // what repeats the training; may be empty
   std::vector<std::pair<std::string, std::string>> facts = {};  // rows of a table
   nlohmann::json log_history = nlohmann::json::array();         // TrainerState::log_history
+  // The report's own curves of the training, finer than the log's. From their first step on they
+  // take the place of the log's. Each may be empty.
+  Series losses = {}, learning_rates = {}, grad_norms = {};
   std::vector<ResourceSample> resources = {};
   // lengths[n] is the number of training samples of n tokens.
   std::vector<int64_t> lengths = {};

@@ -10,6 +10,7 @@
 #include "lathe/train/report/confusion.h"
 #include "lathe/train/report/evaluation_figures.h"
 #include "lathe/train/report/report_page.h"
+#include "lathe/train/report/step_samples.h"
 
 namespace lathe {
 namespace {
@@ -44,6 +45,27 @@ TEST(Thinned, KeepsMeansOfNeighbours) {
   EXPECT_EQ(thin.name, "a");
   EXPECT_EQ(thin.x, (std::vector<double>{1.5, 3, 5}));
   EXPECT_EQ(thin.y, (std::vector<double>{2, 5, 9}));
+}
+
+TEST(StepSamples, KeepMeansOfEquallyMany) {
+  StepSamples samples;
+  EXPECT_TRUE(samples.Points("a").x.empty());
+  for (int64_t step = 1; step <= 400; ++step) samples.Add(step, static_cast<double>(step % 2));
+  EXPECT_EQ(samples.Points("a").x.size(), 400u);
+  samples.Add(400, 7);             // the same step again
+  samples.Add(401, std::nan(""));  // a step that was skipped
+  for (int64_t step = 402; step <= 404; ++step) samples.Add(step, 3);
+  const Series points = samples.Points("a");
+  EXPECT_EQ(points.name, "a");
+  ASSERT_EQ(points.x.size(), 202u);
+  EXPECT_EQ(points.x[0], 1.5);
+  EXPECT_EQ(points.y[0], 0.5);
+  EXPECT_EQ(points.x[200], 402.5);
+  EXPECT_EQ(points.x[201], 404);
+  EXPECT_EQ(points.y[201], 3);
+  for (int64_t step = 405; step <= 100'000; ++step) samples.Add(step, 3);
+  EXPECT_LE(samples.Points("a").x.size(), 400u);
+  EXPECT_GT(samples.Points("a").x.size(), 200u);
 }
 
 TEST(LineChart, PlacesPointsByTheirValues) {
@@ -237,6 +259,16 @@ TEST(MakeFigures, HoldTheLoggedNumbers) {
   EXPECT_EQ(figures[2].series[0].name, "mse");
   EXPECT_EQ(figures[5].series[0].y, (std::vector<double>{150}));
   EXPECT_EQ(figures[7].series[0].y, (std::vector<double>{0, 0, 3, 1}));
+}
+
+TEST(MakeFigures, PreferTheirOwnCurvesToTheLog) {
+  ReportContents contents = SomeContents();
+  contents.losses = {.name = "training", .x = {3, 3.5, 4}, .y = {0.3, 0.2, 0.1}};
+  const std::vector<Figure> figures = MakeFigures(contents);
+  // Steps 1 and 2 were another process's.
+  EXPECT_EQ(figures[0].series[0].x, (std::vector<double>{1, 2, 3, 3.5, 4}));
+  EXPECT_EQ(figures[0].series[0].y, (std::vector<double>{1, 0.5, 0.3, 0.2, 0.1}));
+  EXPECT_EQ(figures[3].series[0].x, (std::vector<double>{1, 2, 3, 4}));
 }
 
 TEST(MakeFigures, NeedNumbers) {
