@@ -49,9 +49,14 @@ TEST_P(WeightFormats, GiveTheSameBits) {
   for (size_t i = 0; i < logits.size(); ++i) {
     EXPECT_NEAR(logits[i], expected[i], 1e-5 * std::max(1.0, std::abs(expected[i])));
   }
-  const std::vector<fs::path> folders = Folders(family);
-  EXPECT_GE(folders.size(), 2u);
-  for (const fs::path& folder : folders) EXPECT_EQ(LogitsOf(family, folder), logits) << folder;
+  for (const char* format : {"zip", "old", "f16", "shards", "h5", "h5-shards"}) {
+    // TensorFlow never had ModernBERT.
+    if (family.filename() == "modernbert" && std::string(format).starts_with("h5")) continue;
+    EXPECT_TRUE(fs::exists(family / format)) << format;
+  }
+  for (const fs::path& folder : Folders(family)) {
+    EXPECT_EQ(LogitsOf(family, folder), logits) << folder;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, WeightFormats,

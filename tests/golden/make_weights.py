@@ -3,6 +3,8 @@
 
   python3 tests/golden/make_weights.py [FAMILY ...]       # needs torch, transformers, safetensors, h5py
 
+Every family has: safetensors; pytorch_model.bin as zip, in the old form, with float16, and in shards; and, if TensorFlow
+has the family, tf_model.h5 whole and in shards. BERT has more: bfloat16, float64, strides, old shards, packed HDF5.
 weights/FAMILY holds config.json, expected.safetensors (token ids and Transformers' logits in float64), and a folder for
 each format. All weights are multiples of 1/64 below 2, which float16 and bfloat16 hold exactly, so each format has the
 same values. Transformers wrote tf_model.h5 until version 4, with TensorFlow. The files here have its layout and its names.
@@ -165,12 +167,14 @@ def save_refused(folder):
 
 
 def save_h5_shards(model, folder):
+    """BERT's with the layout of Keras' files; the others' with HDF5's newer one, which takes a third of the space."""
+    libver = "earliest" if model.config.model_type == "bert" else ("v108", "v108")
     weights = dict(tensorflow_weights(model))
     files = [f"tf_model-0000{i}-of-00002.h5" for i in (1, 2)]
     weight_map = {"tf_model/" + name: files[i % 2] for i, name in enumerate(weights)}
     for file in files:
         shard = {name: value for name, value in weights.items() if weight_map["tf_model/" + name] == file}
-        with h5py.File(folder / file, "w") as f:
+        with h5py.File(folder / file, "w", libver=libver) as f:
             f.attrs["layer_names"] = np.array([name.encode() for name in shard])
             for name, value in shard.items():
                 f.create_dataset(name, data=value)
@@ -229,19 +233,19 @@ def main(families):
         model.config.save_pretrained(folder)
         plain = {name: value.contiguous() for name, value in state.items()}
         save_file(plain, sub("safetensors") / "model.safetensors", metadata={"format": "pt"})
-        if family not in ("xlm-roberta", "camembert"):  # the same names as RoBERTa's
-            torch.save(state, sub("zip") / "pytorch_model.bin")
-        if family != "modernbert":
+        torch.save(state, sub("zip") / "pytorch_model.bin")
+        save_old(state, sub("old") / "pytorch_model.bin")
+        torch.save({n: value.to(torch.float16) for n, value in state.items()}, sub("f16") / "pytorch_model.bin")
+        in_shards(state, sub("shards"), ".bin", torch.save)
+        if family != "modernbert":  # TensorFlow never had it
             save_h5(model, sub("h5") / "tf_model.h5")
+            save_h5_shards(model, sub("h5-shards"))
         if family == "bert":
-            save_old(state, sub("old") / "pytorch_model.bin")
             torch.save(strange(state), sub("strange") / "pytorch_model.bin")
             save_old(strange(state), sub("strange-old") / "pytorch_model.bin")
-            for name, dtype in [("f16", torch.float16), ("bf16", torch.bfloat16), ("f64", torch.float64)]:
+            for name, dtype in [("bf16", torch.bfloat16), ("f64", torch.float64)]:
                 torch.save({n: value.to(dtype) for n, value in state.items()}, sub(name) / "pytorch_model.bin")
-            in_shards(state, sub("shards"), ".bin", torch.save)
             in_shards(state, sub("shards-old"), ".bin", save_old)
-            save_h5_shards(model, sub("h5-shards"))
             save_h5_packed(model, sub("h5-packed") / "tf_model.h5")
         with torch.no_grad():
             ids = torch.tensor(IDS)
