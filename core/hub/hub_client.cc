@@ -227,16 +227,19 @@ Error HubClient::NoAccess(const HttpResponse& response) const {
                  where + ": the model is gated" +
                      (settings_.token.empty() ? "" : ", and this token has no access to it"),
                  "ask for access at " + settings_.endpoint + "/" + model_ +
-                     ", then give your token " + give);
+                     ", then give your token " + give)
+        .WithDetail(HubRefused{});
   }
   if (settings_.token.empty()) {
-    return NotFound(
-        where + ": no such model, or it is private",
-        "check the name, of which there is no folder either; for a private model give a token " +
-            give);
+    return NotFound(where + ": no such model, or it is private",
+                    "check the name, of which there is no folder either; for a private model give "
+                    "a token " +
+                        give)
+        .WithDetail(HubRefused{});
   }
   return NotFound(where + ": no such model, or this token may not read it",
-                  "check the name and the token; a token is given " + give);
+                  "check the name and the token; a token is given " + give)
+      .WithDetail(HubRefused{});
 }
 
 Error HubClient::ErrorOf(const HttpResponse& response, const std::string& revision,
@@ -256,11 +259,13 @@ Error HubClient::ErrorOf(const HttpResponse& response, const std::string& revisi
   const std::string status = "status " + std::to_string(response.status) + message;
   if (response.status == 404) {
     return NotFound(where + ": has no " + what + " in revision \"" + revision + "\"" + message,
-                    "check the name and the revision");
+                    "check the name and the revision")
+        .WithDetail(HubRefused{});
   }
   if (response.status == 403) {
     return Error(absl::StatusCode::kPermissionDenied, where + ": access denied" + message,
-                 "check the token");
+                 "check the token")
+        .WithDetail(HubRefused{});
   }
   if (response.status == 429) {
     return Error(absl::StatusCode::kUnavailable, where + ": too many requests, " + status,
@@ -271,7 +276,7 @@ Error HubClient::ErrorOf(const HttpResponse& response, const std::string& revisi
                     where + ": the server can't answer, " + status + ", for " + what,
                     "try again later, or set HF_HUB_OFFLINE=1 to use the cache alone");
   return response.status >= 500 || response.status == 408 ? error.WithDetail(HubOutOfReach{})
-                                                          : error;
+                                                          : error.WithDetail(HubRefused{});
 }
 
 }  // namespace lathe

@@ -193,18 +193,28 @@ class Resolver {
     const std::string commit = CommitOf(client, known, parts);
     if (commit.empty()) return FromCache(known, parts);
     Snapshot snapshot(cache_, &client, model_, commit);
-    snapshot.Need(parts);
+    try {
+      snapshot.Need(parts);
+    } catch (const Error& e) {
+      // No request was made for the commit itself, so this one may be the first that failed.
+      if (!IsCommit(settings_.revision) || !CanUseCache(e, commit, parts)) throw;
+      return FromCache(commit, parts);
+    }
     return {snapshot.folder(), commit};
   }
 
   ResolvedCheckpoint FetchMatching(const std::vector<std::string>& patterns);
 
  private:
-  // Returns the commit. Returns "" if the Hub is out of reach and the cache has all parts.
+  // Returns the commit. Returns "" if the Hub is out of reach, or refuses the model, and the cache
+  // has all parts.
   std::string CommitOf(HubClient& client, const std::optional<std::string>& known,
                        const CheckpointParts& parts);
   ResolvedCheckpoint FromCache(const std::optional<std::string>& commit,
                                const CheckpointParts& parts);
+  // Returns true if the error is the Hub's fault or its refusal, and the cache has all parts of the
+  // commit. Then says on standard error that they are used.
+  bool CanUseCache(const Error& e, const std::string& commit, const CheckpointParts& parts);
 
   std::string model_;
   const HubSettings& settings_;
@@ -229,16 +239,23 @@ std::string Resolver::CommitOf(HubClient& client, const std::optional<std::strin
   try {
     return ask(1);  // with something in the cache there is no reason to wait long
   } catch (const Error& e) {
+    if (CanUseCache(e, *known, parts)) return "";
     if (e.detail<HubOutOfReach>() == nullptr) throw;
-    try {
-      FromCache(known, parts);
-    } catch (const Error&) {
-      return ask(kAttempts);
-    }
-    std::cerr << "note: " << e.message() << "; the cache has " << model_ << " of commit " << *known
-              << ", which is used\n";
-    return "";
   }
+  return ask(kAttempts);
+}
+
+bool Resolver::CanUseCache(const Error& e, const std::string& commit,
+                           const CheckpointParts& parts) {
+  if (e.detail<HubOutOfReach>() == nullptr && e.detail<HubRefused>() == nullptr) return false;
+  try {
+    FromCache(commit, parts);
+  } catch (const Error&) {
+    return false;
+  }
+  std::cerr << "note: " << e.message() << "; the cache has " << model_ << " of commit " << commit
+            << ", which is used\n";
+  return true;
 }
 
 ResolvedCheckpoint Resolver::FromCache(const std::optional<std::string>& commit,
@@ -290,7 +307,16 @@ ResolvedCheckpoint ResolveCheckpoint(const std::string& name_or_path, const Chec
     throw NotFound(name_or_path + ": no such folder",
                    "give a folder's path, or the name of a model on the Hub as owner/name");
   }
-  return FetchCheckpoint(name_or_path, parts, ReadHubSettings(options));
+  try {
+    return FetchCheckpoint(name_or_path, parts, ReadHubSettings(options));
+  } catch (const Error& e) {
+    if (e.detail<HubOutOfReach>() == nullptr) throw;
+    // Perhaps it is a folder's name that is misspelt. Nobody can tell without the Hub.
+    throw Error(e.code(),
+                name_or_path + ": no such folder here, and the Hub is out of reach: " + e.message(),
+                e.hint())
+        .WithDetail(HubOutOfReach{});
+  }
 }
 
 ResolvedCheckpoint FetchCheckpoint(const std::string& model, const CheckpointParts& parts,

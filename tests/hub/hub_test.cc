@@ -111,6 +111,54 @@ TEST_F(HubTest, UsesTheCacheIfTheHubIsOutOfReach) {
   EXPECT_EQ(Weights(Fetch()), weights_);
 }
 
+TEST_F(HubTest, UsesTheCacheIfTheHubRefuses) {
+  Fetch();
+  const std::vector<std::vector<std::string>> codes = {
+      {}, {"X-Error-Code: RepoNotFound"}, {"X-Error-Code: GatedRepo"}};
+  HubSettings by_commit = Settings();
+  by_commit.revision = kCommit;
+  for (const int status : {401, 403, 404, 410}) {
+    for (const std::vector<std::string>& headers : codes) {
+      hub_.Fail({.path = "", .times = -1, .status = status, .headers = headers});
+      testing::internal::CaptureStderr();
+      EXPECT_EQ(Weights(Fetch()), weights_);
+      const std::string note = testing::internal::GetCapturedStderr();
+      EXPECT_TRUE(note.starts_with("note: owner/name at ")) << note;
+      EXPECT_NE(note.find("; the cache has owner/name of commit 1111"), std::string::npos) << note;
+      // Nothing notes that this file is missing, so the Hub is asked even for a commit.
+      fs::remove(Cache() + "/.no_exist/" + kCommit + "/tokenizer_config.json");
+      testing::internal::CaptureStderr();
+      EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, by_commit).folder), weights_);
+      EXPECT_TRUE(testing::internal::GetCapturedStderr().starts_with("note: owner/name at "));
+      hub_.ClearFaults();
+    }
+  }
+}
+
+TEST_F(HubTest, RefusalsStayErrorsWithoutAWholeCache) {
+  hub_.Fail({.path = "", .times = -1, .status = 401});
+  ExpectError([&] { Fetch(); }, "no such model, or it is private");
+  hub_.ClearFaults();
+  Fetch({.config = true});
+  hub_.Fail({.path = "", .times = -1, .status = 403, .headers = {"X-Error-Code: GatedRepo"}});
+  EXPECT_NO_THROW(Fetch({.config = true}));
+  ExpectError([&] { Fetch(); }, "the model is gated", "ask for access");
+  hub_.ClearFaults();
+  Fetch();
+  // A revision that is gone is no refusal: the name may be wrong.
+  hub_.Fail(
+      {.path = "", .times = -1, .status = 404, .headers = {"X-Error-Code: RevisionNotFound"}});
+  ExpectError([&] { Fetch(); }, "no revision \"main\"");
+}
+
+TEST_F(HubTest, WithoutANetworkAMistypedFolderIsNamed) {
+  setenv("HF_ENDPOINT", "http://127.0.0.1:1", 1);
+  ExpectError([] { ResolveCheckpoint("my-modle", kAllParts); },
+              "my-modle: no such folder here, and the Hub is out of reach: http://127.0.0.1:1: no "
+              "connection",
+              "check the network");
+}
+
 TEST_F(HubTest, ABranchThatMovesGivesANewSnapshot) {
   const std::string second = "2222222222222222222222222222222222222222";
   Fetch();
