@@ -98,6 +98,24 @@ void PrintPairs(std::ostream& out, const EvaluationReport& report,
   }
 }
 
+// Prints how often each of several labels is given and left out, rightly and wrongly.
+void PrintCounts(std::ostream& out, const EvaluationReport& report,
+                 const std::vector<std::string>& names, const std::vector<size_t>& shown) {
+  out << FitColumns("answers, true (T) or false (F)", kNameWidth + 2) << Right("TP", kNumberWidth)
+      << Right("FP", kNumberWidth) << Right("FN", kNumberWidth) << Right("TN", kNumberWidth)
+      << '\n';
+  for (const size_t c : shown) {
+    const ClassCounts& counts = report.labels[c].counts;
+    const int64_t wrong = counts.predicted - counts.correct;
+    const int64_t missed = counts.actual - counts.correct;
+    out << "  " << FitColumns(names[c], kNameWidth);
+    for (const int64_t count :
+         {counts.correct, wrong, missed, report.num_samples - counts.actual - wrong})
+      out << Right(std::to_string(count), kNumberWidth);
+    out << '\n';
+  }
+}
+
 }  // namespace
 
 void PrintMetrics(std::ostream& out, const std::string& title, const nlohmann::json& metrics) {
@@ -129,6 +147,7 @@ void PrintReport(std::ostream& out, const EvaluationReport& report,
   if (report.kind == LabelKind::kSingleLabel) {
     (names.size() <= kMostMatrixClasses ? PrintMatrix : PrintPairs)(out, report, names);
   }
+  if (report.kind == LabelKind::kMultiLabel) PrintCounts(out, report, names, shown);
   out << std::flush;
 }
 

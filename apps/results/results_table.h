@@ -16,8 +16,8 @@ namespace lathe {
 void PrintMetrics(std::ostream& out, const std::string& title, const nlohmann::json& metrics);
 
 // Prints a line for each class, with "undefined" where a value is; then the means, the other
-// numbers, and which classes are confused. Of more than 20 classes it shows those with most samples
-// and counts the others.
+// numbers, and which classes are confused, or the right and wrong answers for several labels. Of
+// more than 20 classes it shows those with most samples and counts the others.
 void PrintReport(std::ostream& out, const EvaluationReport& report,
                  const std::vector<std::string>& names);
 

@@ -43,6 +43,19 @@ TEST(ResultsTableTest, ShowsClassesMeansAndConfusion) {
             "  neither of the two, which h…          1          0          0\n");
 }
 
+TEST(ResultsTableTest, CountsAnswersOfSeveralLabels) {
+  const EvaluationReport report = MakeEvaluationReport({.kind = LabelKind::kMultiLabel,
+                                                        .num_labels = 2,
+                                                        .logits = {3, -1, 2, 1, -2, -1},
+                                                        .scores = {1, 0, 0, 0, 1, 0}});
+  const std::string text = Printed(report, {"good", "bad"});
+  EXPECT_TRUE(text.ends_with(
+      "answers, true (T) or false (F)         TP         FP         FN         TN\n"
+      "  good                                  1          1          1          0\n"
+      "  bad                                   0          1          0          2\n"))
+      << text;
+}
+
 TEST(ResultsTableTest, OfManyClassesThoseWithMostSamples) {
   constexpr int64_t kClasses = 150;
   Predictions predictions{.num_labels = kClasses};
