@@ -39,16 +39,18 @@ Error WithCacheHint(const Error& error) {
                         "HF_HOME, HF_HUB_CACHE or --cache_dir choose the cache of models");
 }
 
-// The file into which a download is written. It has a name of its own, so that nobody else writes
-// to it even where locks don't work.
+// The file into which a download is written. It has a name of its own. Where locks don't work,
+// another process may write to any other such file, so those are left alone.
 class PartialFile : public HttpSink {
  public:
-  // Goes on with what an earlier download of the blob left, if that is no longer than the file.
-  PartialFile(const HubCache& cache, const HubFile& file, TransferProgress& progress)
+  // Goes on with the first of `leftovers`, which earlier downloads of the blob left, if it is no
+  // longer than the file. Removes the others.
+  PartialFile(const HubCache& cache, const HubFile& file, const std::vector<std::string>& leftovers,
+              TransferProgress& progress)
       : path_(UniqueName(cache.BlobPath(file.etag) + ".", ".incomplete")),
         expected_(file.size),
         progress_(progress) {
-    for (const std::string& leftover : cache.Leftovers(file.etag)) {
+    for (const std::string& leftover : leftovers) {
       if (fd_ < 0 && SizeOf(leftover) <= expected_ &&
           rename(leftover.c_str(), path_.c_str()) == 0) {
         Open();
@@ -99,10 +101,13 @@ class PartialFile : public HttpSink {
     size_ = 0;
   }
   void Remove() { unlink(path_.c_str()); }
-  // Renames the file to `blob`, once its bytes are on the disk.
-  void Publish(const std::string& blob) {
+  // Renames the file to `blob`, once its bytes are on the disk. Returns false if another process
+  // has taken the file away.
+  bool Publish(const std::string& blob) {
     if (fsync(fd_) != 0 && errno != EINVAL) throw WithCacheHint(FileError(path_, errno));
-    if (rename(path_.c_str(), blob.c_str()) != 0) throw FileError(blob, errno);
+    if (rename(path_.c_str(), blob.c_str()) == 0) return true;
+    if (errno == ENOENT) return false;
+    throw FileError(blob, errno);
   }
 
  private:
@@ -181,7 +186,7 @@ void Fetcher::Download(PartialFile& partial) {
     const bool expired = response.status == 403 && url != client_.FileUrl(commit_, file_);
     const bool hopeful = complete || refused || expired || HubClient::IsTransient(response);
     if (!hopeful || ++attempt == kMostAttempts) throw client_.ErrorOf(response, commit_, file_);
-    client_.WaitBefore(attempt, response);
+    client_.WaitBefore(attempt, kMostAttempts, response);
     url = client_.FileUrl(commit_, file_);
   }
 }
@@ -219,22 +224,28 @@ std::string Fetcher::Fetch() {
                       progress_of_holder);
   if (LinkIfThere()) return path;
   for (bool again = false;; again = true) {
-    const std::vector<std::string> leftovers = cache_.Leftovers(found_.etag);
+    std::vector<std::string> leftovers;
+    if (lock.is_held()) leftovers = cache_.Leftovers(found_.etag);
     const int64_t had = leftovers.empty() ? 0 : std::max<int64_t>(SizeOf(leftovers[0]), 0);
     CheckSpace(fs::path(blob).parent_path().string(), found_.size - had);
     TransferProgress progress(file_, had <= found_.size ? had : 0, found_.size,
                               settings.show_progress);
-    PartialFile partial(cache_, found_, progress);
+    PartialFile partial(cache_, found_, leftovers, progress);
     try {
       Download(partial);
       Compare(partial);
     } catch (const Error& e) {
+      // Without a lock nobody would go on with it.
+      if (e.code() != absl::StatusCode::kDataLoss && !lock.is_held()) partial.Remove();
       if (e.code() != absl::StatusCode::kDataLoss) throw;
       partial.Remove();  // so that nothing of it comes back
       if (again) throw;
       continue;
     }
-    partial.Publish(blob);
+    if (!partial.Publish(blob)) {
+      if (LinkIfThere()) return path;
+      throw FileError(partial.path(), ENOENT);
+    }
     progress.Finish();
     cache_.Link(commit_, file_, found_.etag, settings.use_symlinks);
     return path;

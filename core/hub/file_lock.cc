@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
+#include "lathe/core/hub/hub_cache.h"
 
 namespace lathe {
 namespace {
@@ -80,13 +80,14 @@ FileLock::FileLock(const std::string& path, double timeout, bool says_so,
   long long last = progress();
   for (double pause = 0.01;; pause = std::min(2 * pause, 0.2)) {
     if (fd_ < 0) fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664);
-    if (fd_ < 0) throw FileError(path, errno);
+    if (fd_ < 0) throw CacheError(path, errno);
     if (flock(fd_, LOCK_EX | LOCK_NB) == 0) {
       struct stat opened, there;
       // Its last holder may have removed the file meanwhile; then the lock is worth nothing.
       if (fstat(fd_, &opened) == 0 && stat(path.c_str(), &there) == 0 &&
           opened.st_ino == there.st_ino && opened.st_dev == there.st_dev) {
         WriteDownHolder(fd_);
+        is_held_ = true;
         return;
       }
       close(std::exchange(fd_, -1));

@@ -11,7 +11,8 @@ class FileLock {
  public:
   // Waits for the lock. After a few seconds says on standard error which process holds it, if
   // `says_so`. `progress` returns a number that changes while the holder gets on. Throws
-  // DeadlineExceeded, naming the holder, once it has not changed for `timeout` seconds. A file
+  // DeadlineExceeded, naming the holder, once it has not changed for `timeout` seconds. Throws
+  // FileError with a hint if the file can't be opened. A file
   // system without locks gives none: then two processes may fetch the same file, each into a
   // temporary file of its own.
   FileLock(const std::string& path, double timeout, bool says_so,
@@ -20,8 +21,12 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  // Returns false if the file system has no locks: others may write there at the same time.
+  bool is_held() const { return is_held_; }
+
  private:
   int fd_ = -1;
+  bool is_held_ = false;
 };
 
 }  // namespace lathe

@@ -34,17 +34,19 @@ std::string Checked(const std::string& path, const char* what) {
 void MakeFolder(const std::string& path) {
   std::error_code code;
   fs::create_directories(path, code);
-  if (code) {
-    const Error error = FileError(path, code.value());
-    throw error.WithHint(
-        "the cache of models must be a folder that you may write; choose another with HF_HOME, "
-        "HF_HUB_CACHE or --cache_dir");
-  }
+  if (code) throw CacheError(path, code.value());
 }
 
 std::string Folder(const std::string& path) { return fs::path(path).parent_path().string(); }
 
 }  // namespace
+
+Error CacheError(const std::string& path, int error_number) {
+  return FileError(path, error_number)
+      .WithHint(
+          "the cache of models must be a folder that you may write; choose another with HF_HOME, "
+          "HF_HUB_CACHE or --cache_dir");
+}
 
 std::string UniqueName(const std::string& prefix, const std::string& suffix) {
   char digits[9];

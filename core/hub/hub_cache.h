@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/base/error.h"
+
 namespace lathe {
 
 class HubCache {
@@ -51,6 +53,9 @@ class HubCache {
  private:
   std::string cache_dir_, folder_, root_;
 };
+
+// Returns FileError with a hint that says what chooses the cache.
+Error CacheError(const std::string& path, int error_number);
 
 // Creates a file with this text, by a rename. Throws FileError.
 void PublishText(const std::string& path, const std::string& text);

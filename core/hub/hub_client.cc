@@ -2,9 +2,12 @@
 
 #include <absl/status/status.h>
 #include <absl/strings/numbers.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -102,11 +105,21 @@ bool HubClient::IsTransient(const HttpResponse& response) {
   }
 }
 
-void HubClient::WaitBefore(int attempt, const HttpResponse& response) const {
+void HubClient::WaitBefore(int attempt, int attempts, const HttpResponse& response) const {
   double delay = settings_.first_delay;
   for (int i = 1; i < attempt; ++i) delay *= 2;
   delay = std::min(delay, kLongestDelay * settings_.first_delay);
   delay = std::max(delay, std::min(AskedDelay(response), settings_.longest_asked_delay));
+  if (delay >= 1 && settings_.show_progress) {
+    const std::string why = response.failure == HttpFailure::kNone
+                                ? "status " + std::to_string(response.status)
+                                : response.failure_text;
+    // On a terminal a bar may stand there.
+    std::cerr << (isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "") << "note: " << model_ << " at "
+              << settings_.endpoint << ": " << why << "; trying again in "
+              << static_cast<long>(std::lround(delay)) << " s (try " << attempt + 1 << " of "
+              << attempts << ")" << std::endl;
+  }
   std::this_thread::sleep_for(std::chrono::duration<double>(delay));
 }
 
@@ -116,10 +129,9 @@ HttpResponse HubClient::SendOften(const HttpRequest& request, int attempts) {
     // A name that can't be resolved, or a port where nobody listens, rarely gets better at once.
     const bool hopeless =
         response.failure == HttpFailure::kResolve || response.failure == HttpFailure::kConnect;
-    if (!IsTransient(response) || attempt >= (hopeless ? std::min(attempts, 2) : attempts)) {
-      return response;
-    }
-    WaitBefore(attempt, response);
+    const int most = hopeless ? std::min(attempts, 2) : attempts;
+    if (!IsTransient(response) || attempt >= most) return response;
+    WaitBefore(attempt, most, response);
   }
 }
 

@@ -26,8 +26,8 @@ struct HubSettings {
   bool use_symlinks = true;
   double etag_timeout = 10, download_timeout = 10;  // seconds
   double first_delay = 1;  // seconds before the first new attempt; doubled up to eight times
-  double longest_asked_delay = 300;  // seconds that a new attempt waits if the server says so
-  double lock_timeout = 600;  // seconds that another process may hold a lock without progress
+  double longest_asked_delay = 60;  // seconds that a new attempt waits if the server says so
+  double lock_timeout = 600;        // seconds that another process may hold a lock without progress
 };
 
 // Returns the folder that Hugging Face's libraries keep their files in: $HF_HOME, else

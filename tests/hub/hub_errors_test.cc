@@ -1,5 +1,7 @@
 // Each thing that can go wrong between a model's name and its files gives one clear line.
+#include <linux/capability.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,16 +140,58 @@ TEST_F(HubTest, CacheThatCannotBeWritten) {
   ExpectError([&] { Fetch(); }, "/proc/lathe/models--owner--name/blobs: ", "HF_HUB_CACHE");
 }
 
+// Runs `body` in a child that has no right to pass over permissions, as root has. Returns its exit
+// code, or -1.
+int RunWithoutRights(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct none[2] = {};
+    if (syscall(SYS_capset, &header, none) != 0) _exit(99);
+    int code = 98;
+    try {
+      code = body();
+    } catch (const Error& e) {
+      fprintf(stderr, "%s\n", e.what());
+    }
+    _exit(code);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void SetFolderRights(const std::string& root, fs::perms rights) {
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.is_directory()) fs::permissions(entry, rights);
+  }
+}
+
 TEST_F(HubTest, ReadOnlyCacheIsRead) {
-  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  Fetch({.config = true});
+  SetFolderRights(root_ + "/hub", fs::perms(0555));
+  EXPECT_EQ(RunWithoutRights([&] {
+              ExpectError([&] { Fetch(); }, ".lock: Permission denied", "choose another with HF");
+              return HasFailure() ? 1 : 0;
+            }),
+            0);
+  SetFolderRights(root_ + "/hub", fs::perms(0755));
   Fetch();
-  for (const auto& entry : fs::recursive_directory_iterator(root_ + "/hub")) {
-    if (entry.is_directory()) fs::permissions(entry, fs::perms(0555));
-  }
-  EXPECT_EQ(Weights(Fetch()), weights_);
-  for (const auto& entry : fs::recursive_directory_iterator(root_ + "/hub")) {
-    if (entry.is_directory()) fs::permissions(entry, fs::perms(0755));
-  }
+  SetFolderRights(root_ + "/hub", fs::perms(0555));
+  EXPECT_EQ(RunWithoutRights([&] { return Weights(Fetch()) == weights_ ? 0 : 1; }), 0);
+  SetFolderRights(root_ + "/hub", fs::perms(0755));
+}
+
+TEST_F(HubTest, AFileThatCannotFitIsNotBegun) {
+  hub_.Fail({.path = "model.safetensors",
+             .method = "HEAD",
+             .times = -1,
+             .status = 302,
+             .headers = {"X-Repo-Commit: " + std::string(kCommit),
+                         "X-Linked-Etag: \"" + LfsEtag(weights_) + "\"",
+                         "X-Linked-Size: 1000000000000000000", "Location: " + cdn_.url()}});
+  ExpectError([&] { Fetch(); }, "/blobs: 1000000 TB are needed but ", "choose the cache");
+  EXPECT_TRUE(cdn_.requests().empty());
 }
 
 TEST_F(HubTest, SaysWhoHoldsALock) {

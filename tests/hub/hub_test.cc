@@ -339,8 +339,15 @@ TEST_F(HubTest, GivesUpAfterManyErrors) {
 TEST_F(HubTest, WaitsAsLongAsTheServerAsksFor) {
   hub_.Fail({.path = "config.json", .status = 429, .headers = {"RateLimit: \"api\";r=0;t=1"}});
   const auto start = std::chrono::steady_clock::now();
-  Fetch({.config = true});
+  HubSettings settings = Settings();
+  settings.show_progress = true;
+  testing::internal::CaptureStderr();
+  FetchCheckpoint(kModel, {.config = true}, settings);
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_NE(
+      testing::internal::GetCapturedStderr().find(
+          "note: owner/name at " + hub_.url() + ": status 429; trying again in 1 s (try 2 of 6)\n"),
+      std::string::npos);
 }
 
 TEST_F(HubTest, GoesOnAfterStalls) {

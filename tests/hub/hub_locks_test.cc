@@ -1,0 +1,70 @@
+// File systems without locks: this test's own flock fails as theirs does.
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "lathe/core/hub/hub_cache.h"
+#include "lathe/tests/hub/hub_testing.h"
+
+namespace {
+
+bool no_locks = false, takes_files = false;
+
+}  // namespace
+
+// These stand in for the C library's.
+extern "C" int flock(int fd, int operation) noexcept {
+  if (!no_locks) return static_cast<int>(syscall(SYS_flock, fd, operation));
+  errno = ENOLCK;
+  return -1;
+}
+
+extern "C" int rename(const char* from, const char* to) noexcept {
+  const bool is_blob = std::string(from).ends_with(".incomplete");
+  const int result = static_cast<int>(syscall(SYS_rename, from, to));
+  if (!takes_files || !is_blob) return result;
+  errno = ENOENT;  // as if another process had been faster
+  return -1;
+}
+
+namespace lathe {
+namespace {
+
+class HubLocksTest : public HubTest {
+ protected:
+  ~HubLocksTest() override { no_locks = takes_files = false; }
+};
+
+TEST_F(HubLocksTest, WithoutLocksFilesOfOthersAreLeftAlone) {
+  Fetch({.config = true});
+  const std::string blob = Cache() + "/blobs/" + LfsEtag(weights_);
+  const std::string of_others = blob + ".0123abcd.incomplete", older = blob + ".incomplete";
+  PublishText(of_others, weights_.substr(0, 60'000));
+  PublishText(older, weights_.substr(0, 50'000));
+  no_locks = true;
+  cdn_.ForgetRequests();
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(cdn_.requests().at(0).headers.count("range"), 0u);
+  EXPECT_EQ(ReadFile(of_others), weights_.substr(0, 60'000));
+  EXPECT_EQ(ReadFile(older), weights_.substr(0, 50'000));
+}
+
+TEST_F(HubLocksTest, AFileThatAnotherHasTakenIsUsedAsTheBlob) {
+  no_locks = takes_files = true;
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubLocksTest, WithoutLocksABrokenDownloadLeavesNothing) {
+  no_locks = true;
+  cdn_.Fail({.path = "/stored/", .times = -1, .status = 404});
+  ExpectError([&] { Fetch(); }, "has no model.safetensors");
+  for (const std::string& line : Tree(Cache() + "/blobs")) {
+    EXPECT_EQ(line.find(".incomplete"), std::string::npos) << line;
+  }
+}
+
+}  // namespace
+}  // namespace lathe
