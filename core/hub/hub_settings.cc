@@ -49,7 +49,7 @@ double Seconds(const char* name) {
   double seconds = 0;
   if (!absl::SimpleAtod(text, &seconds) || !std::isfinite(seconds) || seconds <= 0) {
     throw InvalidArgument(
-        std::string(name) + " must be a number of seconds but is \"" + text + "\"",
+        std::string(name) + " must be a number of seconds above 0 but is \"" + text + "\"",
         "correct the environment variable or unset it");
   }
   return std::min(seconds, 1e6);

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
-#include <utility>
+
+#include "lathe/core/base/printable.h"
 
 namespace lathe {
 namespace {
@@ -40,7 +41,7 @@ std::string FormatSize(int64_t bytes) {
 }
 
 TransferProgress::TransferProgress(std::string title, int64_t done, int64_t total, bool enabled)
-    : title_(std::move(title)),
+    : title_(Printable(title)),
       first_(done),
       done_(done),
       total_(total),

@@ -1,11 +1,14 @@
 #include "lathe/core/weight_files/stored_array.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <numeric>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/weight_files/mapped_file.h"
 
 namespace lathe {
 namespace {
@@ -91,6 +94,13 @@ TEST(StoredArrayTest, KnowsTheSizesOfElements) {
   EXPECT_EQ(SizeOfElement("U32"), 4);
   EXPECT_EQ(SizeOfElement("F64"), 8);
   EXPECT_EQ(SizeOfElement("C64"), 0);
+}
+
+TEST(MappedFileTest, RefusesPipes) {
+  const std::string path = testing::TempDir() + "/pipe_" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(MappedFile file(path), Error);
+  unlink(path.c_str());
 }
 
 }  // namespace

@@ -261,6 +261,10 @@ TEST_F(HubTest, FindsTheToken) {
   ExpectError([] { ReadHubSettings({.token = "a\nb"}); }, "a token has letters");
   setenv("HF_ENDPOINT", "huggingface.co", 1);
   ExpectError([] { ReadHubSettings({}); }, "HF_ENDPOINT must begin with https://");
+  setenv("HF_ENDPOINT", hub_.url().c_str(), 1);
+  setenv("HF_HUB_ETAG_TIMEOUT", "0", 1);
+  ExpectError([] { ReadHubSettings({}); }, "must be a number of seconds above 0 but is \"0\"");
+  unsetenv("HF_HUB_ETAG_TIMEOUT");
 }
 
 TEST_F(HubTest, SurvivesCutsAtEveryKilobyte) {
