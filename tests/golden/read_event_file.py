@@ -6,7 +6,7 @@ The result goes to tests/golden/trackers/decoded.json, and the event file beside
 //distributed/trackers:trackers_test compares both with what TensorBoardTracker writes. When it finds
 a difference, it names the new file, which is the argument here.
 
-Needs PyPI's tensorboard (2.21 made the stored file).
+Needs the package tensorboard (2.21 made the stored file).
 """
 import json
 import pathlib
