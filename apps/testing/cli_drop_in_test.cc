@@ -180,9 +180,9 @@ TEST_F(CliDropInTest, SgdTrainsAndGoesOn) {
   ASSERT_EQ(Train(again).exit_code, 0);
   EXPECT_EQ(Read("again/model.safetensors"), whole);
   again[3] = "momentum=0.8,nesterov=True";
-  ExpectError(Train(again), "optim_args momentum was 0.9 and is 0.8");
+  ExpectError(Train(again), "optim_args momentum was 0.9 and is 0.8", 2);
   again[1] = "adamw_torch", again[3] = "";
-  ExpectError(Train(again), "was sgd and is not set");
+  ExpectError(Train(again), "was sgd and is not set", 2);
   ExpectError(Train({"--optim", "sgd", "--optim_args", "momentun=0.9"}),
               "optim_args: sgd has no option \"momentun\"", 2);
 }

@@ -144,12 +144,12 @@ TEST_F(LossOptionsCliTest, ResumeRefusesOtherOptions) {
     args.insert(args.end(), changes.begin(), changes.end());
     return Train(args);
   };
-  ExpectError(resume({"--class_weights", "none"}), "class_weights was [");
-  ExpectError(resume({"--label_smoothing_factor", "0.1"}), "label_smoothing_factor was not set");
-  ExpectError(resume({"--focal_gamma", "2"}), "focal_gamma was not set and is 2.0");
+  ExpectError(resume({"--class_weights", "none"}), "class_weights was [", 2);
+  ExpectError(resume({"--label_smoothing_factor", "0.1"}), "label_smoothing_factor was not set", 2);
+  ExpectError(resume({"--focal_gamma", "2"}), "focal_gamma was not set and is 2.0", 2);
   Write("heavier.csv",
         Read("weighted.csv").replace(Read("weighted.csv").find("\n0.5,"), 5, "\n9.5,"));
-  ExpectError(resume({"--train_file", Path("heavier.csv")}), "sample weights was ");
+  ExpectError(resume({"--train_file", Path("heavier.csv")}), "sample weights was ", 2);
   const RunResult same = resume({});
   EXPECT_EQ(same.exit_code, 0) << same.err;
 }
