@@ -11,14 +11,14 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/printable.h"
+#include "lathe/core/text/terminal_text.h"
 
 namespace lathe {
 namespace {
 
 // Puts a message on one line, because it may quote input with line breaks and other controls.
 std::string OneLine(std::string text) {
-  text = Printable(text);
+  text = TerminalText(text);
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
   return text;

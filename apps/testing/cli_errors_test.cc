@@ -33,7 +33,7 @@ TEST_F(CliErrorTest, MoreLabelsThanNumLabels) {
 }
 
 TEST_F(CliErrorTest, LabelThatTrainingNeverSaw) {
-  Write("dev.csv", "sentence,label\na,positive\nb,neutral\n");
+  Write("dev.csv", "sentence,label\na,positive\nb,7\n");
   ExpectError(Train({"--do_eval"}), "dev.csv:3: ");
   ExpectNothingWritten();
 }
@@ -174,7 +174,7 @@ TEST_F(CliErrorTest, NothingOfTheOldModelStays) {
                                            "model-1-of-2.safetensors.old", "my_tokenizer.json"};
   for (const auto& names : {old, others})
     for (const auto& name : names) Write("out/" + name, "old");
-  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 1);
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 2);
   ExpectError(Train({"--max_steps", "1", "--overwrite_output_dir", "--no_report"},
                     {.max_file_bytes = 2000}),
               "out/model.safetensors: ");

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <iostream>
 
-#include "lathe/core/base/printable.h"
+#include "lathe/core/text/terminal_text.h"
 
 namespace lathe {
 namespace {
@@ -41,7 +41,7 @@ std::string FormatSize(int64_t bytes) {
 }
 
 TransferProgress::TransferProgress(std::string title, int64_t done, int64_t total, bool enabled)
-    : title_(Printable(title)),
+    : title_(TerminalText(title)),
       first_(done),
       done_(done),
       total_(total),

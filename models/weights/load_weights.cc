@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/printable.h"
 #include "lathe/core/safetensors/safetensors.h"
+#include "lathe/core/text/terminal_text.h"
 #include "lathe/core/weight_files/stored_array.h"
 #include "lathe/models/weights/find_weights.h"
 #include "lathe/nn/arena.h"
@@ -144,7 +144,7 @@ std::string LoadReport::Summary() const {
   AppendList(out, "tensors of the checkpoint that the model does not have", unexpected);
   AppendList(out, "tensors of pre-training heads in the checkpoint that are not used",
              unused_pretraining);
-  return Printable(out);
+  return TerminalText(out);
 }
 
 LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,

@@ -1,4 +1,4 @@
-#include "lathe/core/base/printable.h"
+#include "lathe/core/text/terminal_text.h"
 
 namespace lathe {
 namespace {
@@ -21,7 +21,7 @@ size_t CharacterSize(std::string_view text) {
 
 }  // namespace
 
-std::string Printable(std::string_view text) {
+std::string TerminalText(std::string_view text) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string result;
   for (size_t at = 0; at < text.size();) {
