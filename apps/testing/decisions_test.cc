@@ -140,10 +140,13 @@ TEST_F(DecisionsTest, TheTemperatureLowersTheLogLossAndChangesNoLogit) {
 
 TEST_F(DecisionsTest, SeveralProcessesFitAsOne) {
   WriteSeveralLabels();
-  const std::vector<std::string> more =
-      SeveralLabels({"--max_steps", "4", "--thresholds", "tune", "--calibrate", "temperature"});
-  ASSERT_EQ(Launch(1, Finetune("one", more)).exit_code, 0);
-  const RunResult run = Launch(2, Finetune("two", more));
+  // The batch of all processes has 8 texts.
+  const auto options = [&](const char* batch_size) {
+    return SeveralLabels({"--max_steps", "4", "--thresholds", "tune", "--calibrate", "temperature",
+                          "--per_device_train_batch_size", batch_size});
+  };
+  ASSERT_EQ(Launch(1, Finetune("one", options("8"))).exit_code, 0);
+  const RunResult run = Launch(2, Finetune("two", options("4")));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json one = ReadJson("one/config.json"), two = ReadJson("two/config.json");
   EXPECT_NEAR(one["lathe_temperature"], two["lathe_temperature"],
