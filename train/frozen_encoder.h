@@ -14,7 +14,9 @@ namespace lathe {
 struct EncodeOptions {
   std::function<void(int64_t num_batches)> on_begin = {};
   std::function<void()> on_batch = {};  // called after each of num_batches batches
-  int64_t most_bytes = -1;              // that the rows may take; -1: a quarter of what is free
+  // The most bytes that the rows may take in each process. -1: a quarter of what is free, divided
+  // by the number of processes.
+  int64_t most_bytes = -1;
 };
 
 struct EncodedSamples {

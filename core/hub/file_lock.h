@@ -12,9 +12,8 @@ class FileLock {
   // Waits for the lock. After a few seconds says on standard error which process holds it, if
   // `says_so`. `progress` returns a number that changes while the holder gets on. Throws
   // DeadlineExceeded, naming the holder, once it has not changed for `timeout` seconds. Throws
-  // FileError with a hint if the file can't be opened. A file
-  // system without locks gives none: then two processes may fetch the same file, each into a
-  // temporary file of its own.
+  // CacheError if the file can't be opened. A file system without locks gives none: then two
+  // processes may fetch the same file, each into a temporary file of its own.
   FileLock(const std::string& path, double timeout, bool says_so,
            const std::function<long long()>& progress);
   ~FileLock();

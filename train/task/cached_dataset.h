@@ -24,8 +24,7 @@
 namespace lathe {
 
 // Splits whose files have fewer bytes are tokenized in about a second. They are only kept in a
-// folder that
-// --dataset_cache names.
+// folder that --dataset_cache names.
 inline constexpr int64_t kSmallestCachedFile = int64_t{16} << 20;
 
 // Returns the folder for the data of this split; "" if they are to be kept in memory.
