@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -62,8 +63,8 @@ TEST_F(HubCliTest, KeepsWhatOtherRevisionsNeed) {
               "no model of this name and revision is in the cache");
 }
 
-// Starts `lathe download` and kills it after some time. Returns true if it was done before.
-bool DownloadAndKill(const std::string& name, std::chrono::microseconds time) {
+// Starts `lathe download` and kills it when `wait` returns. Returns true if it was done before.
+bool DownloadAndKill(const std::string& name, const std::function<void()>& wait) {
   const pid_t child = fork();
   if (child == 0) {
     const int null = open("/dev/null", O_WRONLY);
@@ -72,12 +73,24 @@ bool DownloadAndKill(const std::string& name, std::chrono::microseconds time) {
     execl("apps/lathe/lathe", "lathe", "download", name.c_str(), nullptr);
     _exit(127);
   }
-  std::this_thread::sleep_for(time);
+  wait();
   kill(child, SIGKILL);
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) != 0) << WEXITSTATUS(status);
   return WIFEXITED(status);
+}
+
+// Returns when the folder has some bytes of a blob, or after 10 s.
+void WaitForPart(const std::string& blobs) {
+  const TestClock::time_point start = TestClock::now();
+  while (SecondsSince(start) < 10) {
+    std::error_code code;
+    for (const auto& entry : fs::directory_iterator(blobs, code)) {
+      if (entry.path().extension() == ".incomplete" && entry.file_size(code) > 0 && !code) return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 TEST_F(HubCliTest, SurvivesKills) {
@@ -96,7 +109,15 @@ TEST_F(HubCliTest, SurvivesKills) {
   std::mt19937 random(5);
   int killed = 0, resumed = 0;
   for (int i = 0; i < kills; ++i) {
-    killed += !DownloadAndKill("o/n", std::chrono::microseconds(random() % most));
+    if (i % 10 == 9) {  // within the file, however fast the machine is
+      if (Exists("hf/hub/models--o--n/blobs/" + etag)) fs::remove_all(Path("hf/hub"));
+      cdn_.SetRate(2'000);
+      killed += !DownloadAndKill("o/n", [&] { WaitForPart(Blobs("models--o--n")); });
+      cdn_.SetRate(20'000);
+    } else {
+      const std::chrono::microseconds time(random() % most);
+      killed += !DownloadAndKill("o/n", [time] { std::this_thread::sleep_for(time); });
+    }
     // What is there under a final name is whole, at any time.
     if (Exists("hf/hub/models--o--n/blobs/" + etag)) {
       ASSERT_EQ(Read("hf/hub/models--o--n/blobs/" + etag), weights);
