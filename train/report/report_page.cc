@@ -234,11 +234,12 @@ std::vector<std::string> Cells(const std::string& line) {
 
 // Returns a table of the lines of a TSV, whose first line has the names and whose last column has
 // the text. On a narrow screen each line becomes a block: the names and values, then the text. The
-// roles keep it a table for screen readers all the same.
+// roles keep it a table for screen readers all the same. Without lines it is a sentence.
 std::string ErrorsTable(const std::string& tsv) {
   std::istringstream lines(tsv);
   std::string line;
   std::getline(lines, line);
+  if (lines.peek() == EOF) return "<p>No prediction of the validation data is wrong.</p>";
   const std::vector<std::string> names = Cells(line);
   std::string html = "<table class=\"text errors\" role=\"table\"><thead><tr role=\"row\">";
   for (const std::string& name : names)

@@ -453,6 +453,11 @@ TEST(ReportPage, HoldsAllAndNeedsNoNetwork) {
                            "data-name=\"text\">a &lt;b&gt; c</td>"),
             std::string::npos);
   EXPECT_NE(evaluated.find("<td>0.5</td><td>undefined</td><td>0.25</td>"), std::string::npos);
+  EXPECT_EQ(evaluated.find("No prediction"), std::string::npos);
+  contents.errors = "line\ttext\n";
+  EXPECT_NE(ReportPage(contents, MakeFigures(contents))
+                .find("No prediction of the validation data is wrong."),
+            std::string::npos);
   // A keyboard stops at boxes with a name, and nowhere else.
   EXPECT_EQ(Count(evaluated, "tabindex"), 11u + 2);
   EXPECT_EQ(Count(evaluated, "role=\"region\" aria-label=\""), 11u + 2);
