@@ -119,9 +119,11 @@ has_test() {
 }
 
 # check_word WHERE WORD: complains if the word is a script, program, label or path that does not exist. Words with
-# capitals or wildcards stand for many names.
+# capitals or wildcards stand for many names. Each word is looked up until it is found.
+declare -A found_words=()
 check_word() {
-  local where=$1 word=$2 label package name
+  local where=$1 word=$2 label package name problem=
+  [ -z "${found_words["$word"]:-}" ] || return 0
   [[ ! $word =~ [*\<\{A-Z] ]] || return 0
   case $word in
     bazel-bin/*/*)
@@ -131,12 +133,12 @@ check_word() {
         name=$(basename "$package")/$name
         package=$(dirname "$package")
       done
-      has_target "$package" "$name" || has_test "$package" "$name" || wrong "$where: $word is built by no target"
+      has_target "$package" "$name" || has_test "$package" "$name" || problem=" is built by no target"
       ;;
     //... | //*/...)
       package=${word#//}
       package=${package%...}
-      [ -d "./$package" ] || wrong "$where: $word: no such folder"
+      [ -d "./$package" ] || problem=": no such folder"
       ;;
     //*)
       label=${word#//}
@@ -144,15 +146,20 @@ check_word() {
       name=${label##*:}
       [[ $label == *:* ]] || name=$(basename "$package")
       if [[ $name =~ _test(_v[2-5])?$ ]]; then
-        has_test "$package" "$name" || wrong "$where: $word: no such test"
+        has_test "$package" "$name" || problem=": no such test"
       else
-        has_target "$package" "$name" || wrong "$where: $word: no such target"
+        has_target "$package" "$name" || problem=": no such target"
       fi
       ;;
     tools/* | tests/* | examples/* | core/* | nn/* | optim/* | data/* | models/* | distributed/* | train/* | apps/* | docs/*)
-      [ -e "./$word" ] || has_target "$(dirname "$word")" "$(basename "$word")" || wrong "$where: $word does not exist"
+      [ -e "./$word" ] || has_target "$(dirname "$word")" "$(basename "$word")" || problem=" does not exist"
       ;;
   esac
+  if [ -n "$problem" ]; then
+    wrong "$where: $word$problem"
+  else
+    found_words["$word"]=1
+  fi
 }
 
 # words: splits text into words, without the signs around them.
@@ -179,11 +186,33 @@ takes() {
   esac
 }
 
+# The sources are read once: a search for each flag and page would take most of the time. Keys are "ROOM FLAG" for the
+# literals "FLAG" and "--FLAG" of a room, and names of environment variables.
+declare -A flags_of=() read_rooms=() variables=()
+
+# has_flag ROOM FLAG: whether a source of the room has the literal.
+has_flag() {
+  local literal
+  if [ -z "${read_rooms[$1]:-}" ]; then
+    read_rooms[$1]=1
+    while IFS= read -r literal; do
+      flags_of["$1 $literal"]=1
+    done < <(grep -rhoE --include='*.cc' '"(--)?[a-z_0-9]+"' "./$1" | tr -d '"-' | LC_ALL=C sort -u)
+  fi
+  [ -n "${flags_of["$1 $2"]:-}" ]
+}
+
+while IFS= read -r variable; do
+  variables[$variable]=1
+done < <(grep -rhoE --include='*.cc' --include='*.h' --include='*.cu' --include='*.sh' --include='*.bzl' --include='*.py' --exclude='docs_*' \
+  '\bLATHE_[A-Z0-9_]*[A-Z0-9]\b' ./core ./nn ./optim ./data ./models ./distributed ./train ./apps ./tests ./tools | LC_ALL=C sort -u)
+
 # check_flags WHERE COMMAND: complains of flags that the command's script or program lacks. Those of Lathe's own programs are
 # literals in the sources of the room. If a program starts another one, each flag is looked up
 # as if it were a flag of either.
 check_flags() {
-  local where=$1 command=$2 flag script room
+  local where=$1 command=$2 arguments flag script room
+  [[ $command == *" --"* ]] || return 0
   if [[ $command =~ (^|[ /])((tools|tests)/[a-z_/]+\.(sh|py))(.*) ]]; then
     script=${BASH_REMATCH[2]}
     command=${BASH_REMATCH[5]}
@@ -198,14 +227,16 @@ check_flags() {
   else
     return 0
   fi
-  while IFS= read -r flag; do
+  read -ra arguments <<<"$command"
+  for flag in "${arguments[@]}"; do
+    [[ $flag =~ ^--([a-z_0-9]+) ]] || continue
+    flag=${BASH_REMATCH[1]}
     if [ -n "${script:-}" ]; then
       takes "$script" "$flag" || wrong "$where: $script does not take --$flag"
     else
-      grep -rqF --include='*.cc' -e "\"${flag#no_}\"" -e "\"$flag\"" -e "\"--$flag\"" "./$room" ||
-        wrong "$where: no program in $room/ has the flag --$flag"
+      has_flag "$room" "$flag" || has_flag "$room" "${flag#no_}" || wrong "$where: no program in $room/ has the flag --$flag"
     fi
-  done < <(grep -oE -- ' --[a-z_0-9]+' <<<"$command" | sed 's/ --//' | LC_ALL=C sort -u || true)
+  done
 }
 
 # commands: the commands that it reads, one line each, without comments, quoted words and what follows the command.
@@ -227,8 +258,7 @@ for page in "${pages[@]}"; do
     check_flags "$page" "lathe $flags"
   done < <([[ $page != docs/training.md && $page != docs/distributed.md ]] || sed -nE 's/^\| (`--[^|]*) \|.*/\1/p' "$page" | tr -d '`,' | sed 's/^/ /')
   while IFS= read -r variable; do
-    grep -rqF --include='*.cc' --include='*.h' --include='*.cu' --include='*.sh' --include='*.bzl' --include='*.py' --exclude='docs_*' \
-      -e "$variable" ./core ./nn ./optim ./data ./models ./distributed ./train ./apps ./tests ./tools || wrong "$page: nothing reads $variable"
+    [ -n "${variables[$variable]:-}" ] || wrong "$page: nothing reads $variable"
   done < <(grep -ohE '\bLATHE_[A-Z0-9_]*[A-Z0-9]\b' "$page" | LC_ALL=C sort -u)
 done
 
