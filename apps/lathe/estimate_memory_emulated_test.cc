@@ -30,7 +30,7 @@ TEST(EstimateMemoryOnDevice, RowsAreFilledUp) {
 void CompareOthers(nlohmann::json config, DType dtype, bool checkpointing) {
   config.update({{"hidden_size", 64}, {"intermediate_size", 256}});
   SCOPED_TRACE(testing::Message() << config << ToString(dtype) << " " << checkpointing);
-  Compare({.batch_size = 16,
+  Compare({.batch_size = 8,
            .max_seq_length = 32,
            .compute_dtype = dtype,
            .gradient_checkpointing = checkpointing,
@@ -48,7 +48,7 @@ TEST(EstimateMemoryOnDevice, OtherFamilies) {
                        mobile = {{"model_type", "mobilebert"}, {"intra_bottleneck_size", 32}},
                        deberta = {{"model_type", "deberta-v2"}, {"conv_kernel_size", 3}};
   for (nlohmann::json config : {megatron, pre_norm, xlm, squeezed, conv, mobile, deberta}) {
-    config["num_hidden_layers"] = 3;
+    config["num_hidden_layers"] = 2;
     CompareOthers(config, DType::kF32, false);
     CompareOthers(config, DType::kBF16, true);
   }
@@ -76,7 +76,8 @@ TEST(EstimateMemoryOnDevice, RotaryPositions) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(type);
       nlohmann::json config = kSmall;
-      config.update({{"model_type", type}, {"max_position_embeddings", 64}});
+      config.update(
+          {{"model_type", type}, {"max_position_embeddings", 64}, {"num_hidden_layers", 2}});
       Compare({.batch_size = 12, .max_seq_length = 32, .compute_dtype = dtype, .on_gpu = true},
               config);
     }

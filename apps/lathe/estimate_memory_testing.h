@@ -56,7 +56,7 @@ inline void ResetPeakOf(Device device) {
   device.is_cpu() ? ResetPeakMemory() : BackendOf(device).ResetPeakMemory(device.index);
 }
 
-// Returns the bytes at the peak of an evaluation, and of the training steps after the first.
+// Returns the bytes at the peak of an evaluation, and of the second training step.
 inline Peaks Measure(SequenceClassifier& model, const MemoryOptions& options) {
   const Batch batch = MakeBatch(options);
   const Device device = DeviceOf(options);
@@ -76,7 +76,7 @@ inline Peaks Measure(SequenceClassifier& model, const MemoryOptions& options) {
   }
   AdamW optimizer(model.Parameters(), {});
   model.Train();
-  for (int step = 0; step < 3; ++step) {
+  for (int step = 0; step < 2; ++step) {
     if (step == 1) ResetPeakOf(device);  // the moments exist from now on
     Backward(model.Forward(batch).loss);
     ClipGradNorm(optimizer, 1);
