@@ -28,6 +28,14 @@ for precision in no bf16; do
   expect '^step .* ms: passes .*, clip .*, AdamW ' "$out"
   expect "^$number tokens/s, $number samples/s; products $number of $number GFLOP/s: $number % of the ceiling$" "$out"
 done
+mkdir "$TEST_TMPDIR/config"
+for config in '"distilbert", "dim": 64, "hidden_dim": 128, "n_layers": 2, "n_heads": 2' \
+  '"modernbert", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2'; do
+  echo "{\"model_type\": $config}" >"$TEST_TMPDIR/config/config.json"
+  $bin/training_step --config_name "$TEST_TMPDIR/config" --batch 2 --length 16 --steps 1 >"$out"
+  expect "^$TEST_TMPDIR/config, f32, batch 2, 32 tokens a batch" "$out"
+  expect "products $number of $number GFLOP/s: $number % of the ceiling$" "$out"
+done
 
 printf '%s\n' '[UNK]' '[CLS]' '[SEP]' '[PAD]' '[MASK]' good film >"$TEST_TMPDIR/vocab.txt"
 printf 'a good film\nbad bytes: \xe4\n' >"$TEST_TMPDIR/texts"

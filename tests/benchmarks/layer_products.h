@@ -1,29 +1,49 @@
-// Times the matrix products of a BERT's dense layers alone. Benchmarks compare whole training steps
-// with them.
+// Times the matrix products of a model's dense layers alone. Benchmarks compare whole training
+// steps with them.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/tensor.h"
+#include "lathe/models/architecture.h"
 #include "lathe/models/config/config.h"
 
 namespace lathe {
 
+// The dense layers of an encoder: `hidden` is H and `intermediate` is I.
+struct LayerShape {
+  int64_t hidden, intermediate, layers;
+  bool gated;       // the first product of the feed-forward part is [H, 2 I]
+  bool first_only;  // the head reads the first token, so the last layer computes no other
+};
+
+inline LayerShape ShapeOf(const PretrainedConfig& config) {
+  const std::string family = ModelTypeOf(config);
+  const bool gated = family == "modernbert" || family == "eurobert" || family == "nomic_bert";
+  return {.hidden = config.GetInt("hidden_size", config.GetInt("dim", 768)),
+          .intermediate = config.GetInt("intermediate_size", config.GetInt("hidden_dim", 3072)),
+          .layers = config.GetInt("num_hidden_layers", config.GetInt("n_layers", 12)),
+          .gated = gated,
+          .first_only = config.GetString("classifier_pooling", "cls") == "cls"};
+}
+
 // Returns the operations of the products in one step over T tokens in B texts. The backward pass
 // takes twice as many as the forward pass. In the last layer only keys and values are computed for
-// all tokens. Attention's own products are not counted.
-inline double ProductOperations(const PretrainedConfig& config, double T, double B) {
-  const double H = static_cast<double>(config.GetInt("hidden_size", 768));
-  const double I = static_cast<double>(config.GetInt("intermediate_size", 3072));
-  const double L = static_cast<double>(config.GetInt("num_hidden_layers", 12));
-  const double layer = 4 * H * H + 2 * H * I;
-  return 6 * (T * ((L - 1) * layer + 2 * H * H) + B * (2 * H * H + 2 * H * I));
+// all tokens if the head reads the first token. Attention's own products are not counted, nor are
+// those of tables of positions.
+inline double ProductOperations(const LayerShape& shape, double T, double B) {
+  const double H = static_cast<double>(shape.hidden), I = static_cast<double>(shape.intermediate);
+  const double L = static_cast<double>(shape.layers), wide = shape.gated ? 3 : 2;
+  const double layer = 4 * H * H + wide * H * I;
+  if (!shape.first_only) return 6 * T * L * layer;
+  return 6 * (T * ((L - 1) * layer + 2 * H * H) + B * (2 * H * H + wide * H * I));
 }
 
 // Returns numbers that are spread, because a GPU's clock depends on them. The same numbers repeat.
@@ -52,16 +72,17 @@ inline Tensor Spread(const Shape& shape, DType dtype, Device device) {
 // The products of one layer alone, with at most `most_rows` rows.
 class LayerProducts {
  public:
-  LayerProducts(const PretrainedConfig& config, int64_t most_rows, DType dtype, Device device)
-      : hidden_(config.GetInt("hidden_size", 768)),
-        intermediate_(config.GetInt("intermediate_size", 3072)),
+  LayerProducts(const LayerShape& shape, int64_t most_rows, DType dtype, Device device)
+      : hidden_(shape.hidden),
+        intermediate_(shape.intermediate),
+        first_((shape.gated ? 2 : 1) * shape.intermediate),
         device_(device),
-        x_(Spread({most_rows, intermediate_}, dtype, device)),
-        y_(Spread({most_rows, intermediate_}, dtype, device)),
-        w_(Spread({intermediate_, hidden_}, dtype, device)),
-        dw_(Spread({intermediate_, hidden_}, DType::kF32, device)),
-        bias_(Spread({intermediate_}, DType::kF32, device)),
-        out_(Spread({most_rows, intermediate_}, dtype, device)) {}
+        x_(Spread({most_rows, first_}, dtype, device)),
+        y_(Spread({most_rows, first_}, dtype, device)),
+        w_(Spread({first_, hidden_}, dtype, device)),
+        dw_(Spread({first_, hidden_}, DType::kF32, device)),
+        bias_(Spread({first_}, DType::kF32, device)),
+        out_(Spread({most_rows, first_}, dtype, device)) {}
 
   double bytes() const {
     double sum = 0;
@@ -91,7 +112,7 @@ class LayerProducts {
     };
     const int64_t H = hidden_, I = intermediate_;
     double operations = 0;
-    std::vector<Layer> layers = {{H, H}, {H, H}, {H, I}, {I, H}};
+    std::vector<Layer> layers = {{H, H}, {H, H}, {H, first_}, {I, H}};
     if (device_.is_cpu()) {
       layers.insert(layers.end(), {{H, H}, {H, H}});
     } else {
@@ -110,14 +131,14 @@ class LayerProducts {
   }
 
   int64_t hidden_, intermediate_;
+  int64_t first_;  // outputs of the feed-forward part's first product
   Device device_;
   Tensor x_, y_, w_, dw_, bias_, out_;
 };
 
 // Returns the operations a second of products alone on a device.
-inline double ProductCeiling(const PretrainedConfig& config, int64_t rows, DType dtype,
-                             Device device) {
-  const LayerProducts products(config, rows, dtype, device);
+inline double ProductCeiling(const LayerShape& shape, int64_t rows, DType dtype, Device device) {
+  const LayerProducts products(shape, rows, dtype, device);
   constexpr int kRounds = 20;  // waiting for a GPU takes a while itself
   double best = 0;
   for (int repeat = 0; repeat < 5; ++repeat) {

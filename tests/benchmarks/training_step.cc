@@ -1,7 +1,10 @@
-// Times training steps of a BERT with random weights and prints where the time goes.
+// Times training steps of a model with random weights and prints where the time goes.
 //
-//   training_step [--device cpu|cuda] [--size base|large|minilm|tiny] [--precision no|bf16|fp16]
-//                 [--batch 32] [--length N] [--steps 10] [--gradient_checkpointing true]
+//   training_step [--device cpu|cuda] [--size base|large|minilm|tiny | --config_name DIR]
+//                 [--precision no|bf16|fp16] [--batch 32] [--length N] [--steps 10]
+//                 [--gradient_checkpointing true]
+//
+// --size gives a BERT; --config_name gives the model of DIR/config.json.
 //
 // Without --length the texts are about as long as SST-2's (27 tokens on average). The ceiling is
 // the rate of this machine's products alone, at the shapes of the model's dense layers. On the CPU
@@ -17,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -27,7 +31,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
 #include "lathe/distributed/accelerator.h"
-#include "lathe/models/bert/bert.h"
+#include "lathe/models/pretrained.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/tests/benchmarks/layer_products.h"
 
@@ -41,7 +45,7 @@ double SecondsSince(Clock::time_point start) {
 }
 
 struct Options {
-  std::string size = "base";
+  std::string size = "base", config_name;
   std::string precision = "no", device = "cpu";
   int64_t batch = 32, length = 0, steps = 10;
   bool gradient_checkpointing = false;
@@ -53,6 +57,8 @@ Options Parse(int argc, char** argv) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--size") {
       o.size = value;
+    } else if (name == "--config_name") {
+      o.config_name = value;
     } else if (name == "--device") {
       o.device = value;
     } else if (name == "--precision") {
@@ -84,7 +90,9 @@ DType TypeOf(const Options& o) {
   return o.precision == "fp16" ? DType::kF16 : o.precision == "bf16" ? DType::kBF16 : DType::kF32;
 }
 
-PretrainedConfig Config(const std::string& size) {
+PretrainedConfig Config(const Options& o) {
+  if (!o.config_name.empty()) return AutoConfig::FromPretrained(o.config_name);
+  const std::string& size = o.size;
   nlohmann::json json = {{"model_type", "bert"}, {"num_labels", 2}};
   if (size == "minilm") {
     json.update({{"hidden_size", 384}, {"intermediate_size", 1536}, {"num_hidden_layers", 6}});
@@ -103,6 +111,8 @@ PretrainedConfig Config(const std::string& size) {
   }
   return PretrainedConfig::FromJson(std::move(json));
 }
+
+std::string Name(const Options& o) { return o.config_name.empty() ? o.size : o.config_name; }
 
 // Returns a word of a vocabulary of 30,522. The k-th word comes about 1/k as often as the first
 // (Zipf's law).
@@ -153,11 +163,11 @@ struct Work {
   double seconds = 0, steps = 0, tokens = 0, operations = 0;
 };
 
-void Count(const Batch& batch, const PretrainedConfig& config, Work& work) {
+void Count(const Batch& batch, const LayerShape& shape, Work& work) {
   const double T = static_cast<double>(batch.num_tokens());
   ++work.steps;
   work.tokens += T;
-  work.operations += ProductOperations(config, T, static_cast<double>(batch.size()));
+  work.operations += ProductOperations(shape, T, static_cast<double>(batch.size()));
 }
 
 void PrintSpeed(const Options& o, const Work& work, double ceiling) {
@@ -170,28 +180,34 @@ void PrintSpeed(const Options& o, const Work& work, double ceiling) {
 
 struct Training {
   explicit Training(const Options& o)
-      : model(Config(o.size)), accelerator({.mixed_precision = o.precision, .device = o.device}) {
-    model.Initialize(42);
+      : whole(AutoModelForSequenceClassification::FromConfig(Config(o))),
+        model(*whole),
+        shape(ShapeOf(model.config())),
+        accelerator({.mixed_precision = o.precision, .device = o.device}) {
     optimizer.emplace(DecayGroups(model.Parameters(), 0),
                       AdamWOptions{.lr = 1e-5, .weight_decay = 0});
     accelerator.Prepare(model, *optimizer);
     model.Train();
     model.SetGradientCheckpointing(o.gradient_checkpointing);
   }
-  BertForSequenceClassification model;
+  std::shared_ptr<SequenceClassifier> whole;
+  SequenceClassifier& model;
+  LayerShape shape;
   Accelerator accelerator;
   std::optional<AdamW> optimizer;
 };
 
 void TimeOnHost(const Options& o) {
   Training training(o);
-  auto& [model, accelerator, optimizer] = training;
+  SequenceClassifier& model = training.model;
+  auto& accelerator = training.accelerator;
+  auto& optimizer = training.optimizer;
   OpProfile profile;
   std::map<std::string, double> phases;
   Work work;
   // Products alone run between the steps, so that other load of the machine affects both.
   const int64_t most_rows = o.batch * std::max<int64_t>(o.length, 64);
-  const LayerProducts products(model.config(), most_rows, TypeOf(o), Device{});
+  const LayerProducts products(training.shape, most_rows, TypeOf(o), Device{});
   double product_operations = 0, product_seconds = 0;
   const int64_t warm_up = 3;
   for (int64_t step = -warm_up; step < o.steps; ++step) {
@@ -215,7 +231,7 @@ void TimeOnHost(const Options& o) {
     phases["adamw"] += stepped - clipped;
     phases["zero"] += all - stepped;
     work.seconds += all;
-    Count(batch, model.config(), work);
+    Count(batch, training.shape, work);
     const int64_t whole = std::max<int64_t>(batch.num_tokens() / 64 * 64, 64);
     products.Run(whole);  // fills the caches
     const Clock::time_point products_start = Clock::now();
@@ -224,7 +240,7 @@ void TimeOnHost(const Options& o) {
   }
   const int64_t rows = static_cast<int64_t>(work.tokens) / o.steps;
   const double ceiling = product_operations / product_seconds, n = work.steps;
-  std::printf("%s, %s, batch %lld, %lld tokens a batch, %d threads\n", o.size.c_str(),
+  std::printf("%s, %s, batch %lld, %lld tokens a batch, %d threads\n", Name(o).c_str(),
               o.precision == "no" ? "f32" : "bf16", static_cast<long long>(o.batch),
               static_cast<long long>(rows), omp_get_max_threads());
   std::printf("step %.1f ms: passes %.1f, clip %.1f, AdamW %.1f, zero %.1f\n",
@@ -250,7 +266,7 @@ void TimeOnDevice(const Options& o) {
   for (int64_t step = 0; step < o.steps; ++step) {
     batches.push_back(RandomBatch(o, step));
     batches.back().step = step;
-    Count(batches.back(), model.config(), work);
+    Count(batches.back(), training.shape, work);
   }
   const auto train = [&](const Batch& batch) {
     accelerator.Backward(model, batch, [&](const Batch& b) { return model.Forward(b).loss; });
@@ -271,8 +287,8 @@ void TimeOnDevice(const Options& o) {
   const double peak = static_cast<double>(backend.Memory(device.index).peak);
   const int64_t rows = static_cast<int64_t>(work.tokens) / o.steps;
   const int64_t whole = (rows + 127) / 128 * 128;  // the model fills up its rows in the same way
-  const double ceiling = ProductCeiling(model.config(), whole, TypeOf(o), device);
-  std::printf("%s, %s, batch %lld, %lld tokens a batch, %s\n", o.size.c_str(),
+  const double ceiling = ProductCeiling(training.shape, whole, TypeOf(o), device);
+  std::printf("%s, %s, batch %lld, %lld tokens a batch, %s\n", Name(o).c_str(),
               o.precision == "no" ? "f32" : o.precision.c_str(), static_cast<long long>(o.batch),
               static_cast<long long>(rows), backend.Describe(device.index).c_str());
   std::printf("step %.3f ms\n", work.seconds / work.steps * 1e3);
