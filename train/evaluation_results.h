@@ -3,8 +3,7 @@
 //
 //   EvaluationResults results = ResultsOf(evaluation, *dataset, labels);
 //   out.WriteJson("eval_report.json", results.json);
-//   out.Write("eval_errors.tsv", ErrorTable(evaluation, *dataset, labels, {.path = "dev.csv",
-//   ...}));
+//   out.Write("eval_errors.tsv", ErrorTable(evaluation, *dataset, labels, source));
 #pragma once
 
 #include <cstdint>
@@ -15,9 +14,9 @@
 
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/data/datasets/label_set.h"
-#include "lathe/data/datasets/text_table.h"
 #include "lathe/data/metrics/evaluation_report.h"
 #include "lathe/train/evaluation.h"
+#include "lathe/train/rows/source_rows.h"
 
 namespace lathe {
 
@@ -32,22 +31,14 @@ struct EvaluationResults {
 EvaluationResults ResultsOf(const Evaluation& evaluation, const TokenizedDataset& dataset,
                             const LabelSet& labels, const std::string& task = "");
 
-// The file that a dataset was made of, and the columns of its texts.
-struct TextSourceFile {
-  std::string path;
-  TextColumns columns;
-  JoinedColumns joined = {};  // make columns.first, if there are several
-  InvalidUtf8 invalid_utf8 = InvalidUtf8::kError;
-};
-
 inline constexpr int64_t kMostErrors = 100;
 
 // Returns a table in TSV of the most confident errors of a classifier (confident_errors.h), the
-// most confident first: "line\tlabel\tprediction\tprobability" and the texts. The texts are read
-// from the file again, since nothing keeps them after tokenizing. Throws as TextTableReader does,
-// and DataLoss if the file has fewer rows than before.
+// most confident first: "line\tlabel\tprediction\tprobability" and the texts. If the data are of
+// several files, "file" stands before them, as the options or a pattern name it. Throws as
+// ReadSourceRows does, which reads the texts again.
 std::string ErrorTable(const Evaluation& evaluation, const TokenizedDataset& dataset,
-                       const LabelSet& labels, const TextSourceFile& file,
+                       const LabelSet& labels, const RowSource& source,
                        int64_t most_errors = kMostErrors);
 
 }  // namespace lathe

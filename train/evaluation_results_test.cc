@@ -20,11 +20,14 @@ class EvaluationResultsTest : public testing::Test {
     dataset_.offsets = {0, 0, 0, 0, 0};
     Write("text,label\n\"one,\ntwo\",a\n\nthree,b\n\"a\ttab\",a\nfour,b\n");
   }
-  ~EvaluationResultsTest() override { std::filesystem::remove(file_.path); }
-  void Write(const std::string& text) { std::ofstream(file_.path, std::ios::binary) << text; }
+  ~EvaluationResultsTest() override {
+    for (const std::string& path : {path_, other_path_}) std::filesystem::remove(path);
+  }
+  void Write(const std::string& text) const { std::ofstream(path_, std::ios::binary) << text; }
 
-  TextSourceFile file_{.path = testing::TempDir() + "/evaluation_results_test.csv",
-                       .columns = {.first = "text", .second = ""}};
+  const std::string path_ = testing::TempDir() + "/evaluation_results_test.csv";
+  const std::string other_path_ = testing::TempDir() + "/evaluation_results_test.jsonl";
+  RowSource source_{.split = {.files = {path_}}, .columns = {.first = "text", .second = ""}};
   TokenizedDataset dataset_;
   LabelSet labels_ = LabelSet::Classes({"a", "b"});
 };
@@ -50,10 +53,11 @@ TEST_F(EvaluationResultsTest, ATaskOfGlueAddsItsMetrics) {
 }
 
 TEST_F(EvaluationResultsTest, JoinedColumnsAreOneText) {
-  file_.columns.first = "text + label";
-  file_.joined = {.names = {"text", "label"}, .delimiter = "/"};
+  source_.columns.first = "text + label";
+  source_.options.text_column_names = {"text", "label"};
+  source_.options.text_column_delimiter = "/";
   const Evaluation evaluation{.logits = {1, 0, 0, 1, 0, 3, 0, 1}};
-  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_),
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, source_),
             "line\tlabel\tprediction\tprobability\ttext + label\n"
             "6\ta\tb\t0.952574\ta tab/a\n");
 }
@@ -61,32 +65,44 @@ TEST_F(EvaluationResultsTest, JoinedColumnsAreOneText) {
 TEST_F(EvaluationResultsTest, ErrorsHaveLineAndText) {
   // Samples 0 and 2 are wrong, the latter more surely.
   const Evaluation evaluation{.logits = {0, 1, 0, 1, 0, 3, 0, 1}};
-  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_),
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, source_),
             "line\tlabel\tprediction\tprobability\ttext\n"
             "6\ta\tb\t0.952574\ta tab\n"
             "2\ta\tb\t0.731059\tone, two\n");
-  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_, /*most_errors=*/1),
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, source_, /*most_errors=*/1),
             "line\tlabel\tprediction\tprobability\ttext\n"
             "6\ta\tb\t0.952574\ta tab\n");
 }
 
+TEST_F(EvaluationResultsTest, ErrorsOfSeveralFilesNameTheirs) {
+  Write("text,label\none,a\n\ntwo,b\n");
+  std::ofstream(other_path_) << "{\"label\": \"a\", \"text\": \"three\"}\n"
+                                "{\"text\": \"four\", \"label\": \"b\"}\n";
+  source_.split.files.push_back(other_path_);
+  const Evaluation evaluation{.logits = {1, 0, 1, 0, 0, 1, 3, 0}};  // only sample 0 is right
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, source_),
+            "file\tline\tlabel\tprediction\tprobability\ttext\n" + other_path_ +
+                "\t2\tb\ta\t0.952574\tfour\n" + path_ + "\t4\tb\ta\t0.731059\ttwo\n" + other_path_ +
+                "\t1\ta\tb\t0.731059\tthree\n");
+}
+
 TEST_F(EvaluationResultsTest, WithoutErrorsNothingIsRead) {
-  std::filesystem::remove(file_.path);
+  std::filesystem::remove(path_);
   const Evaluation evaluation{.logits = {1, 0, 0, 1, 1, 0, 0, 1}};
-  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_),
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, source_),
             "line\tlabel\tprediction\tprobability\ttext\n");
 }
 
 TEST_F(EvaluationResultsTest, AFileThatHasChangedIsReported) {
   const Evaluation evaluation{.logits = {1, 0, 0, 1, 1, 0, 1, 0}};
-  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, file_).substr(39),
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, source_).substr(39),
             "7\tb\ta\t0.731059\tfour\n");
   Write("text,label\none,a\n");
-  EXPECT_THROW(ErrorTable(evaluation, dataset_, labels_, file_), Error);
+  EXPECT_THROW(ErrorTable(evaluation, dataset_, labels_, source_), Error);
   Write("other,label\none,a\none,a\none,a\none,a\n");
-  EXPECT_THROW(ErrorTable(evaluation, dataset_, labels_, file_), Error);
-  std::filesystem::remove(file_.path);
-  EXPECT_THROW(ErrorTable(evaluation, dataset_, labels_, file_), Error);
+  EXPECT_THROW(ErrorTable(evaluation, dataset_, labels_, source_), Error);
+  std::filesystem::remove(path_);
+  EXPECT_THROW(ErrorTable(evaluation, dataset_, labels_, source_), Error);
 }
 
 TEST_F(EvaluationResultsTest, SeveralLabelsNameAllOfARow) {
@@ -94,7 +110,7 @@ TEST_F(EvaluationResultsTest, SeveralLabelsNameAllOfARow) {
   dataset_.classes = {};
   dataset_.scores = {1, 1, 0, 0, 0, 1, 1, 0};
   const Evaluation evaluation{.logits = {-2, -1, -1, -1, 1, 2, 1, -1}, .loss = 0.5};
-  EXPECT_EQ(ErrorTable(evaluation, dataset_, LabelSet::MultiLabel({"a", "b"}), file_),
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, LabelSet::MultiLabel({"a", "b"}), source_),
             "line\tlabel\tprediction\tprobability\ttext\n"
             "2\ta,b\t\t0.880797\tone, two\n"
             "6\tb\ta,b\t0.731059\ta tab\n");

@@ -23,7 +23,6 @@
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/evaluation_results.h"
-#include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/read_table.h"
 #include "lathe/train/rows/text_columns.h"
 #include "lathe/train/support/progress.h"
@@ -166,11 +165,9 @@ void WriteResults(const EvaluationResults& results, const Evaluation& evaluation
     WriteFileAtomically(o.output, results.json.dump(4, ' ', false, replace) + "\n");
   }
   if (o.errors.empty()) return;
+  Check(task.validation_rows.has_value(), "evaluate", "another process has read ", o.file);
   WriteFileAtomically(o.errors, ErrorTable(evaluation, *task.validation.dataset, task.labels,
-                                           {.path = ValidationSplit(task.options).files.at(0),
-                                            .columns = task.text_columns,
-                                            .joined = task.joined_columns,
-                                            .invalid_utf8 = OnInvalidUtf8(task.options)}));
+                                           *task.validation_rows));
 }
 
 void EvaluateModel(const EvaluateCommand& o) {

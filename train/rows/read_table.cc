@@ -59,6 +59,14 @@ std::vector<TextTable> ReadTables(const DataSplit& split, const FinetuneArgument
 
 void ForEachBlock(const DataSplit& split, const FinetuneArguments& options,
                   const std::function<void(TextTable& rows, size_t file)>& use) {
+  ForEachBlockWhile(split, options, [&](TextTable& rows, size_t file) {
+    use(rows, file);
+    return true;
+  });
+}
+
+void ForEachBlockWhile(const DataSplit& split, const FinetuneArguments& options,
+                       const std::function<bool(TextTable& rows, size_t file)>& use) {
   const JoinedColumns joined = ColumnsToJoin(options);
   TextTable first;  // its columns, without rows
   for (size_t file = 0; file < split.files.size(); ++file) {
@@ -78,7 +86,7 @@ void ForEachBlock(const DataSplit& split, const FinetuneArguments& options,
       }
       CheckSameColumns(first, rows, split.flag);
       JoinColumns(rows, joined);
-      use(rows, file);
+      if (!use(rows, file)) return;
     }
   }
 }

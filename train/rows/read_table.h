@@ -30,6 +30,9 @@ std::vector<TextTable> ReadTables(const DataSplit& split, const FinetuneArgument
 // Calls `use` for each block of rows of the files, in their order. Throws as ReadTables does.
 void ForEachBlock(const DataSplit& split, const FinetuneArguments& options,
                   const std::function<void(TextTable& rows, size_t file)>& use);
+// The same, but reads no further once `use` returns false.
+void ForEachBlockWhile(const DataSplit& split, const FinetuneArguments& options,
+                       const std::function<bool(TextTable& rows, size_t file)>& use);
 
 // Removes all rows behind the first `max_rows`.
 void CutRows(TextTable& table, int64_t max_rows);

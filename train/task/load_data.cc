@@ -104,7 +104,6 @@ void DataLoading::Read() {
   if (!First().split.wanted) throw UsageError("no file of data is named", "pass --train_file FILE");
   CheckTextColumns(options_);
   options_ = WithColumnNames(options_, First().split);
-  task_.joined_columns = ColumnsToJoin(options_);
   for (Part* part : Parts()) part->folder = DatasetCacheFolder(part->split, options_);
   Part& first = First();
   if (!first.folder.empty()) {
@@ -216,6 +215,12 @@ void DataLoading::Tokenize() {
   for (Part* part : Parts()) {
     TokenizePart(*part);
     if (is_auto && part == &train_ && part->split.wanted) CutToTrainingTexts();
+  }
+  if (validation_.split.wanted) {
+    task_.validation_rows = RowSource{.split = validation_.split,
+                                      .options = options_,
+                                      .columns = task_.text_columns,
+                                      .rule = rule_};
   }
   AddNotesOnTexts();
 }

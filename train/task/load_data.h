@@ -30,10 +30,10 @@ class DataLoading {
   DataLoading(Task& task, const PretrainedConfig& config, const FinetuneArguments& options,
               std::function<void()> load_tokenizer);
 
-  // Reads the rows that lie in memory, or opens the cache's file, and sets task.labels and
-  // task.joined_columns.
+  // Reads the rows that lie in memory, or opens the cache's file, and sets task.labels.
   void Read();
-  // Tokenizes all rows, and sets task.text_columns. Needs task.tokenizer and task.model.
+  // Tokenizes all rows, and sets task.text_columns and task.validation_rows. Needs task.tokenizer
+  // and task.model.
   void Tokenize();
 
  private:

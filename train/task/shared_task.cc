@@ -93,8 +93,6 @@ SharedTask::SharedTask(const Task& task) : fd_(memfd_create("lathe task", MFD_CL
                                {"names", task.labels.names()},
                                {"first", task.text_columns.first},
                                {"second", task.text_columns.second},
-                               {"joined", task.joined_columns.names},
-                               {"delimiter", task.joined_columns.delimiter},
                                {"max_length", task.max_length},
                                {"tokenizer_digests", task.tokenizer_digests},
                                {"train", Describe(task.train)},
@@ -132,7 +130,6 @@ void ReadSharedTask(const std::string& path, Task& task) {
   const nlohmann::json json = nlohmann::json::parse(header);
   task.labels = MakeLabelSet(static_cast<LabelKind>(json.at("kind").get<int>()), json.at("names"));
   task.text_columns = {json.at("first"), json.at("second")};
-  task.joined_columns = {json.at("joined"), json.at("delimiter")};
   task.max_length = json.at("max_length");
   task.tokenizer_digests = json.at("tokenizer_digests");
   task.train = ReadData(json.at("train"), fd, path);

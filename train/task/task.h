@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
+#include "lathe/train/rows/source_rows.h"
 #include "lathe/train/support/training_arguments.h"
 
 namespace lathe {
@@ -24,7 +26,6 @@ struct TaskData {
 struct Task {
   FinetuneArguments options;  // as given, but with folders in place of the names of models
   TextColumns text_columns;
-  JoinedColumns joined_columns;  // make text_columns.first; none: it is a column of the files
   LabelSet labels = LabelSet::Regression();
   std::vector<std::string> label_names;  // as the model has them; LABEL_0 for regression
   std::shared_ptr<Tokenizer> tokenizer;
@@ -34,7 +35,10 @@ struct Task {
   std::shared_ptr<SequenceClassifier> model;
   int64_t max_length = 0;            // texts are cut to this many tokens
   TaskData train, validation, test;  // without a dataset if it isn't needed
-  std::vector<std::string> notes;    // for people: what may differ from what they expect
+  // Where the texts of the validation data are. Only the process that has read them knows it, such
+  // as the main process.
+  std::optional<RowSource> validation_rows;
+  std::vector<std::string> notes;  // for people: what may differ from what they expect
   // For people, in lines: which parameters have fresh values, and what the model's file has beyond
   // them; "" if neither. A training that goes on has all values from its checkpoint instead.
   std::string weights_note;
