@@ -12,6 +12,7 @@
 #include "lathe/data/datasets/data_loader.h"
 #include "lathe/data/metrics/probabilities.h"
 #include "lathe/models/config/decision_rule_config.h"
+#include "lathe/train/frozen_encoder.h"
 #include "lathe/train/support/interrupt.h"
 
 namespace lathe {
@@ -95,6 +96,8 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
                      .class_weights = ClassWeightsFor(*dataset, model)});
   accelerator.Prepare(loader);
   if (options.on_begin) options.on_begin(loader.size());
+  if (options.encodings != nullptr)
+    options.encodings->Begin(accelerator, dataset, options.per_device_batch_size);
   std::vector<float> logits;
   std::vector<int64_t> indices;     // the samples that the logits belong to
   double loss_sum = 0, weight = 0;  // of this rank's samples, and of all ranks'
@@ -116,7 +119,9 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
   // Reading waits for the device, so on a GPU it is done only now and then.
   const size_t most_unread = accelerator.device().is_cpu() ? 1 : 32;
   for (const Batch& batch : loader) {
-    SequenceClassifierOutput outputs = model.Forward(batch);
+    SequenceClassifierOutput outputs =
+        options.encodings != nullptr ? model.Forward(options.encodings->Complete(model, batch))
+                                     : model.Forward(batch);
     ++batches;
     weight += batch.share->global_weight;
     if (!batch.share->stand_in) {
@@ -129,6 +134,7 @@ Evaluation Evaluate(Accelerator& accelerator, SequenceClassifier& model,
     if (interrupt.HasCome()) break;
   }
   read();
+  if (options.encodings != nullptr && batches == loader.size()) options.encodings->End();
   Evaluation result =
       Assemble(accelerator, *dataset, logits, indices, loss_sum, weight, batches == loader.size());
   result.batches = batches;

@@ -27,11 +27,15 @@ struct Evaluation {
   DecisionRule rule = {};  // of the model: how its logits become predictions
 };
 
+class KeptEncodings;  // train/frozen_encoder.h
+
 struct EvaluateOptions {
   int64_t per_device_batch_size = 64;
   // Called before the first batch and after each, on all ranks; either may be empty.
   std::function<void(int64_t num_batches)> on_begin = {};
   std::function<void()> on_batch = {};
+  // Saves the encoder's work in later evaluations of a model whose encoder is frozen; may be null.
+  KeptEncodings* encodings = nullptr;
 };
 
 // Runs the model in evaluation mode without gradients and leaves it in that mode. Each rank

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lathe/data/datasets/data_loader.h"
@@ -30,12 +31,15 @@ bool AnyRank(Accelerator& accelerator, bool yes) {
 }
 
 // Returns the bytes that the rows may take in this process. Others may run on the same machine.
-int64_t MostBytes(const Accelerator& accelerator, const EncodeOptions& options) {
-  return options.most_bytes >= 0 ? options.most_bytes
-                                 : AvailableMemory() / 4 / accelerator.num_processes();
+int64_t MostBytes(const Accelerator& accelerator, int64_t most_bytes) {
+  return most_bytes >= 0 ? most_bytes : AvailableMemory() / 4 / accelerator.num_processes();
 }
 
 const std::string kRunsInEachEpoch = "note: the frozen encoder runs in each epoch, because ";
+
+std::string NeedsMemory(int64_t bytes) {
+  return FormatNumber("its outputs would take %.3g GB of memory", static_cast<double>(bytes) / 1e9);
+}
 
 // Returns a note if dropout alone makes the samples' rows differ from pass to pass; else "".
 std::string NoteOnDropout(SequenceClassifier& model, const std::vector<int64_t>& samples,
@@ -71,9 +75,8 @@ EncodedSamples EncodeSamples(Accelerator& accelerator, SequenceClassifier& model
     }
     if (round == 0) {
       const int64_t bytes = dataset.size() * encoded.dim(1) * SizeOf(DType::kF32);
-      if (AnyRank(accelerator, bytes > MostBytes(accelerator, options))) {
-        result.note = kRunsInEachEpoch + FormatNumber("its outputs would take %.3g GB of memory",
-                                                      static_cast<double>(bytes) / 1e9);
+      if (AnyRank(accelerator, bytes > MostBytes(accelerator, options.most_bytes))) {
+        result.note = kRunsInEachEpoch + NeedsMemory(bytes);
         return result;
       }
       result.rows = Tensor::Empty({dataset.size(), encoded.dim(1)}, DType::kF32);
@@ -91,6 +94,45 @@ EncodedSamples EncodeSamples(Accelerator& accelerator, SequenceClassifier& model
     if (AnyRank(accelerator, Interrupted())) return {.rows = {}, .interrupted = true, .note = {}};
   }
   return result;
+}
+
+void KeptEncodings::Begin(const Accelerator& accelerator,
+                          std::shared_ptr<const TokenizedDataset> dataset, int64_t batch_size) {
+  const bool are_the_same = dataset_ == dataset && batch_size_ == batch_size;
+  accelerator_ = &accelerator;
+  dataset_ = std::move(dataset);
+  batch_size_ = batch_size;
+  next_ = 0;
+  if (is_whole_ && are_the_same) return;
+  batches_.clear();
+  keeps_ = true;
+  is_whole_ = false;
+}
+
+bool KeptEncodings::HasRoomFor(const Tensor& encoded) {
+  const int64_t world = accelerator_->num_processes();
+  const int64_t rows = (dataset_->size() + world - 1) / world;  // about as many for each rank
+  const int64_t bytes = rows * encoded.dim(1) * SizeOf(DType::kF32);
+  if (bytes <= MostBytes(*accelerator_, most_bytes_)) return true;
+  note_ = "note: the frozen encoder runs in each evaluation, because " + NeedsMemory(bytes);
+  return false;
+}
+
+Batch KeptEncodings::Complete(SequenceClassifier& model, const Batch& batch) {
+  const size_t number = next_++;
+  Batch completed = batch;
+  if (is_whole_) {
+    if (number < batches_.size()) completed.encoded = batches_[number];
+    return completed;
+  }
+  if (!keeps_) return completed;
+  const Tensor encoded = model.Encode(batch);
+  keeps_ = encoded.defined() && (number > 0 || HasRoomFor(encoded));
+  if (!keeps_) return completed;
+  // A copy, because the tensor may be a small part of its memory.
+  batches_.push_back(encoded.device().is_cpu() ? encoded.Clone() : encoded.To(Device{}));
+  completed.encoded = batches_.back();
+  return completed;
 }
 
 }  // namespace lathe

@@ -1,9 +1,12 @@
-// The outputs of a frozen encoder, which are computed once for all epochs.
+// The outputs of a frozen encoder, which are computed once for all epochs, and once for all
+// evaluations.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/distributed/accelerator.h"
@@ -32,5 +35,43 @@ struct EncodedSamples {
 // ranks call it together; each computes a part and gets all rows.
 EncodedSamples EncodeSamples(Accelerator& accelerator, SequenceClassifier& model,
                              const TokenizedDataset& dataset, const EncodeOptions& options = {});
+
+// The encoder's outputs for the batches of an evaluation. The first evaluation keeps them, and
+// later ones on the same data, in batches of the same size, use them. The batches are the same each
+// time, so all evaluations have the bits that they have without this. Each rank decides by itself.
+// For a model whose encoder is trained, this does nothing.
+//
+//   KeptEncodings encodings;
+//   Evaluate(accelerator, model, dataset, {.encodings = &encodings});  // for each evaluation
+class KeptEncodings {
+ public:
+  // `most_bytes` as in EncodeOptions.
+  explicit KeptEncodings(int64_t most_bytes = -1) : most_bytes_(most_bytes) {}
+
+  // Begins an evaluation, whose batches come from an unshuffled loader.
+  void Begin(const Accelerator& accelerator, std::shared_ptr<const TokenizedDataset> dataset,
+             int64_t batch_size);
+  // Returns the evaluation's next batch, with Batch::encoded if the model can use it. The model is
+  // in evaluation mode.
+  Batch Complete(SequenceClassifier& model, const Batch& batch);
+  // Ends an evaluation of all batches. One that ends earlier keeps nothing.
+  void End() { is_whole_ = true; }
+  // For people; says why nothing is kept although it could be. "" if there is nothing to say.
+  const std::string& note() const { return note_; }
+
+ private:
+  // Decides by the first batch's rows whether there is room for those of all batches.
+  bool HasRoomFor(const Tensor& encoded);
+
+  int64_t most_bytes_;
+  const Accelerator* accelerator_ = nullptr;  // of the present evaluation
+  std::shared_ptr<const TokenizedDataset> dataset_;
+  int64_t batch_size_ = 0;
+  std::vector<Tensor> batches_;  // [B, H] f32 on the host, of this rank's batches
+  size_t next_ = 0;              // the number of the batch that comes next
+  bool is_whole_ = false;        // `batches_` has all that there are
+  bool keeps_ = false;           // it may have more
+  std::string note_;
+};
 
 }  // namespace lathe

@@ -91,7 +91,67 @@ TEST(FrozenEncoderTest, RanksTrainAsOne) {
   }
 }
 
+// Changes the encoder behind the back of those who believe that it is frozen.
+void ChangeEncoder(SequenceClassifier& model) {
+  for (Parameter& parameter : model.Parameters()) {
+    // The pooler belongs to the head.
+    if (!parameter.name.starts_with("bert.encoder.")) continue;
+    float* values = parameter.tensor.data<float>();
+    for (int64_t i = 0; i < parameter.tensor.numel(); ++i) values[i] += i % 2 == 0 ? 0.5f : -0.25f;
+  }
+}
+
+// Expects an evaluation to have the bits that it has without kept encodings, and later ones not to
+// run the encoder.
+std::string EvaluateOnRank(const ProcessEnvironment& env) {
+  Accelerator accelerator = AcceleratorOf(TinyArguments(), &env);
+  const auto model = FrozenBert(0.1);  // its dropout is off in evaluations
+  accelerator.Prepare(*model);
+  const auto data = TinyData(37);
+  KeptEncodings kept;
+  const auto evaluate = [&](KeptEncodings* encodings, int64_t batch_size) {
+    return Evaluate(accelerator, *model, data,
+                    {.per_device_batch_size = batch_size, .encodings = encodings});
+  };
+  const Evaluation plain = evaluate(nullptr, 4), first = evaluate(&kept, 4);
+  EXPECT_EQ(first.logits, plain.logits);
+  EXPECT_EQ(first.loss, plain.loss);
+  ChangeEncoder(*model);
+  EXPECT_NE(evaluate(nullptr, 4).logits, plain.logits);
+  const Evaluation second = evaluate(&kept, 4);
+  EXPECT_EQ(second.logits, plain.logits);
+  EXPECT_EQ(second.loss, plain.loss);
+  // Batches of another size are encoded anew.
+  EXPECT_EQ(evaluate(&kept, 3).logits, evaluate(nullptr, 3).logits);
+  EXPECT_EQ(kept.note(), "");
+  return "";
+}
+
+TEST(FrozenEncoderTest, EvaluationsKeepTheirBits) {
+  for (const int ranks : {1, 2, 3}) ExpectAllWell(RunRanks(ranks, EvaluateOnRank));
+}
+
 // The tests from here on use OpenMP in this process, after which no rank can be forked.
+TEST(FrozenEncoderTest, KeepsNoEncodingsWithoutRoomOrUse) {
+  Accelerator accelerator = AcceleratorOf(TinyArguments(), nullptr);
+  const auto data = TinyData(10);
+  const auto expect_kept = [&](const std::shared_ptr<SequenceClassifier>& model, KeptEncodings kept,
+                               bool is_kept) {
+    const auto logits = [&] {
+      return Evaluate(accelerator, *model, data, {.encodings = &kept}).logits;
+    };
+    const std::vector<float> before = logits();
+    ChangeEncoder(*model);
+    EXPECT_EQ(logits() == before, is_kept);
+    return kept.note();
+  };
+  EXPECT_EQ(expect_kept(FrozenBert(), KeptEncodings(10 * 16 * 4), true), "");
+  EXPECT_EQ(expect_kept(FrozenBert(), KeptEncodings(10 * 16 * 4 - 1), false),
+            "note: the frozen encoder runs in each evaluation, because its outputs would take "
+            "6.4e-07 GB of memory");
+  EXPECT_EQ(expect_kept(Bert(0), KeptEncodings(), false), "");
+}
+
 TEST(FrozenEncoderTest, RowsAreThoseOfEachSample) {
   Accelerator accelerator = AcceleratorOf(TinyArguments(), nullptr);
   const auto model = FrozenBert(), other = FrozenBert();
@@ -166,6 +226,38 @@ TEST(FrozenEncoderTest, LossesAreThoseOfAnEncoderThatRunsEachTime) {
     ASSERT_EQ(kept.size(), run.size());
     for (size_t i = 0; i < run.size(); ++i) EXPECT_NEAR(kept[i], run[i], 2e-6) << i;
   }
+}
+
+// Evaluates after every second step of one epoch. Returns all losses of evaluations, and that of
+// one at the end.
+std::vector<double> EvaluationLosses(const std::string& freeze_layers) {
+  TrainingArguments arguments = TinyArguments();
+  arguments.freeze_layers = freeze_layers;
+  arguments.num_train_epochs = 1;
+  arguments.eval_strategy = "steps";
+  arguments.eval_steps = 2;
+  arguments.learning_rate = 0.1;
+  Accelerator accelerator = AcceleratorOf(arguments, nullptr);
+  const auto model = freeze_layers.empty() ? FrozenBert() : Bert(0);
+  const auto data = TinyData(21);
+  Trainer trainer(arguments, accelerator,
+                  {.model = model, .train = TinyData(16), .evaluation = data});
+  EXPECT_EQ(trainer.encodings() == nullptr, freeze_layers.empty());
+  trainer.Train();
+  std::vector<double> losses;
+  for (const auto& entry : trainer.state().log_history)
+    if (entry.contains("eval_loss")) losses.push_back(entry.at("eval_loss"));
+  const EvaluateOptions options{.per_device_batch_size = arguments.per_device_eval_batch_size,
+                                .encodings = trainer.encodings()};
+  losses.push_back(Evaluate(accelerator, *model, data, options).loss);
+  return losses;
+}
+
+TEST(FrozenEncoderTest, EvaluationsWhileTrainingKeepTheirBits) {
+  const std::vector<double> run = EvaluationLosses("");
+  ASSERT_EQ(run.size(), 5u);
+  EXPECT_NE(run[0], run[1]);
+  EXPECT_EQ(EvaluationLosses("encoder"), run);
 }
 
 // A single epoch has nothing to gain, and what is trained below the head must run.

@@ -84,6 +84,7 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
   state_.is_world_process_zero = accelerator_.is_main_process();
   scheduler_ = MakeScheduler(arguments_, optimizer_, state_.max_steps);
   model_.SetGradientCheckpointing(arguments_.gradient_checkpointing);
+  if (!arguments_.freeze_layers.empty()) encodings_.emplace();
   SetDecision(arguments_, /*keep=*/false, model_.config());
   accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
   CheckCallbacks();

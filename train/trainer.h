@@ -33,6 +33,7 @@
 #include "lathe/train/callback.h"
 #include "lathe/train/checkpoint/checkpoint_saver.h"
 #include "lathe/train/evaluation.h"
+#include "lathe/train/frozen_encoder.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/snapshot.h"
 #include "lathe/train/support/training_arguments.h"
@@ -89,6 +90,8 @@ class Trainer {
   const std::string& last_checkpoint() const { return last_checkpoint_; }
   // For people: checkpoints that were left out, and what may differ after a resume.
   const std::vector<std::string>& notes() const { return notes_; }
+  // For an evaluation of the trained model on TrainerInputs::evaluation; may be null.
+  KeptEncodings* encodings() { return encodings_ ? &*encodings_ : nullptr; }
   // Returns train_loss, train_runtime and so on; valid after Train.
   const nlohmann::json& metrics() const { return metrics_; }
 
@@ -242,6 +245,8 @@ class Trainer {
   bool warned_of_snapshot_ = false, warned_of_scale_ = false;
   std::chrono::steady_clock::time_point good_time_;
   std::chrono::steady_clock::duration good_duration_{};  // how long it took to copy them
+  std::optional<KeptEncodings> encodings_;  // of the evaluations, if parameters are frozen
+  bool noted_encodings_ = false;
   Tensor best_values_;  // the arena's values when the metric was best, unless a checkpoint has them
   bool interrupted_ = false;
 

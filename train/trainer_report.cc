@@ -138,13 +138,16 @@ void Trainer::EvaluateNow() {
       accelerator_, model_, inputs_.evaluation,
       {.per_device_batch_size = arguments_.per_device_eval_batch_size,
        .on_begin = [this](int64_t num_batches) { Call(&Callback::OnEvaluateBegin, num_batches); },
-       .on_batch = [this] { Call(&Callback::OnPredictionStep); }});
+       .on_batch = [this] { Call(&Callback::OnPredictionStep); },
+       .encodings = encodings()});
   model_.Train();
   accelerator_.SetPhase("training");
   if (!evaluation.complete) {
     interrupted_ = true;
     return;
   }
+  if (encodings_ && !encodings_->note().empty() && !std::exchange(noted_encodings_, true))
+    Call(&Callback::OnWarning, encodings_->note());
   CheckFinite(evaluation, "evaluation");
   const nlohmann::json metrics = EvalMetrics(evaluation, *inputs_.evaluation, arguments_.task_name);
   const double metric = metrics.at(metric_name_).get<double>();

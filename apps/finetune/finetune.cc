@@ -82,7 +82,9 @@ class FinetuneRun {
   std::optional<int> EvaluateModel();
   std::optional<int> Predict();
   // Evaluates after all steps. If a rank is lost, the error says where the trained model is.
-  Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title);
+  // `encodings` are those of earlier evaluations on these data; may be null.
+  Evaluation EvaluateAtEnd(const TaskData& data, const std::string& title,
+                           KeptEncodings* encodings);
   // Ends a run whose evaluation after all steps was interrupted. Returns the exit code. The trained
   // model is saved already.
   int EndInterruptedEvaluation();
@@ -195,7 +197,8 @@ std::optional<int> FinetuneRun::Train() {
   return EndInterrupted(accelerator_);
 }
 
-Evaluation FinetuneRun::EvaluateAtEnd(const TaskData& data, const std::string& title) {
+Evaluation FinetuneRun::EvaluateAtEnd(const TaskData& data, const std::string& title,
+                                      KeptEncodings* encodings) {
   try {
     std::optional<Progress> progress;
     const auto show = [&](int64_t num_batches) {
@@ -208,7 +211,8 @@ Evaluation FinetuneRun::EvaluateAtEnd(const TaskData& data, const std::string& t
     return Evaluate(accelerator_, *task_.model, data.dataset,
                     {.per_device_batch_size = options_.per_device_eval_batch_size,
                      .on_begin = show,
-                     .on_batch = [&] { progress->Update(1); }});
+                     .on_batch = [&] { progress->Update(1); },
+                     .encodings = encodings});
   } catch (const Error& e) {
     if (!trainer_ || FindLostRanks(e) == nullptr) throw;
     throw AddToHint(e, "; the trained model is in " + options_.output_dir);
@@ -243,7 +247,8 @@ void FinetuneRun::ReportEvaluation(const nlohmann::json& metrics) {
 
 std::optional<int> FinetuneRun::EvaluateModel() {
   accelerator_.SetPhase("evaluating");
-  Evaluation evaluation = EvaluateAtEnd(task_.validation, "eval");
+  Evaluation evaluation =
+      EvaluateAtEnd(task_.validation, "eval", trainer_ ? trainer_->encodings() : nullptr);
   if (!evaluation.complete) return EndInterruptedEvaluation();
   CheckFinite(evaluation, "evaluation");
   FitDecisionTo(evaluation, options_, task_, out_ ? &*out_ : nullptr, printer_.out());
@@ -262,7 +267,7 @@ std::optional<int> FinetuneRun::EvaluateModel() {
 
 std::optional<int> FinetuneRun::Predict() {
   accelerator_.SetPhase("predicting");
-  const Evaluation evaluation = EvaluateAtEnd(task_.test, "predict");
+  const Evaluation evaluation = EvaluateAtEnd(task_.test, "predict", nullptr);
   if (!evaluation.complete) return EndInterruptedEvaluation();
   CheckFinite(evaluation, "test");
   if (out_) {

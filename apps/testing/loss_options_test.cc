@@ -235,6 +235,29 @@ TEST_F(LossOptionsCliTest, AFrozenEncoderRunsOnce) {
       << random.out;
 }
 
+// The encoder runs in the first of four evaluations only. Another process runs it anew.
+TEST_F(LossOptionsCliTest, EvaluationsOfAFrozenEncoderKeepTheirBits) {
+  for (const int processes : {1, 2}) {
+    const std::string out = "out" + std::to_string(processes);
+    const RunResult run = Launch(
+        processes, Finetune(out, {"--freeze_layers", "encoder", "--do_eval", "--eval_strategy",
+                                  "steps", "--eval_steps", "10", "--max_steps", "30",
+                                  "--per_device_eval_batch_size", "7"}));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const std::vector<double> losses = Logged(out, "eval_loss");
+    ASSERT_EQ(losses.size(), 3u);
+    EXPECT_NE(losses[0], losses[2]);
+    EXPECT_EQ(ReadJson(out + "/eval_results.json")["eval_loss"], losses[2]);
+    const RunResult alone =
+        Launch(processes, {"apps/finetune/finetune", "--model_name_or_path", Path(out), "--do_eval",
+                           "--validation_file", Path("dev.csv"), "--per_device_eval_batch_size",
+                           "7", "--output_dir", Path("alone" + std::to_string(processes))});
+    ASSERT_EQ(alone.exit_code, 0) << alone.err;
+    EXPECT_EQ(ReadJson("alone" + std::to_string(processes) + "/eval_results.json")["eval_loss"],
+              losses[2]);
+  }
+}
+
 TEST_F(LossOptionsCliTest, WrongPartsOfTheModel) {
   ExpectError(Train({"--freeze_layers", "3"}), "freeze_layers is 3 but the model has 2 layers", 2);
   ExpectError(Train({"--freeze_layers", "nothing"}), "freezes no parameter", 2);
