@@ -196,6 +196,7 @@ Flag& FlagTable::Add(std::string name, std::string* target, std::string help) {
   Flag& flag = AddFlag(std::move(name), "NAME", std::move(help), *target);
   flag.is_text = true;
   flag.set = [target](const Flag& f, const Values& v) {
+    if (f.check) f.check(v[0]);
     if (!f.choices.empty() &&
         std::find(f.choices.begin(), f.choices.end(), v[0]) == f.choices.end()) {
       const auto nearest = NearestName(v[0], f.choices);
@@ -223,6 +224,7 @@ Flag& FlagTable::Add(std::string name, Values* target, std::string help) {
         const size_t end = std::min(value.find(',', begin), value.size());
         if (end == begin) throw BadValue(f, "a list of names", value);
         target->push_back(value.substr(begin, end - begin));
+        if (f.check) f.check(target->back());
         begin = end + 1;
       }
     }

@@ -46,7 +46,9 @@ class FlagTable {
     bool takes_json = false;    // text that is a JSON object, which a file may hold as it is
     bool is_listed = true;      // in Help, Names and GivenValues
     bool keeps_commas = false;  // the value of a list isn't split
-    std::string word;           // that stands for word_value, a whole number
+    // Throws for a text, or a name in a list, that deserves an error of its own; may be null.
+    std::function<void(const std::string& value)> check = {};
+    std::string word;  // that stands for word_value, a whole number
     int64_t word_value = 0;
     std::function<void(const Flag&, const std::vector<std::string>&)> set;
     std::function<nlohmann::json()> present;  // returns the present value; null: none
@@ -58,6 +60,9 @@ class FlagTable {
     Flag& TakesJson() { return takes_json = true, *this; }
     Flag& Word(std::string text, int64_t value) {
       return word = std::move(text), word_value = value, *this;
+    }
+    Flag& CheckedBy(std::function<void(const std::string& value)> function) {
+      return check = std::move(function), *this;
     }
     Flag& KeepCommas() { return keeps_commas = true, *this; }
     Flag& ImpliedValue(std::string value) { return implied_value = std::move(value), *this; }

@@ -1,4 +1,5 @@
 #include "lathe/apps/options/flag_groups.h"
+#include "lathe/apps/options/refused_values.h"
 
 namespace lathe {
 
@@ -52,9 +53,13 @@ void AddEarlyStoppingFlags(FlagTable& flags, FinetuneArguments& o) {
 
 void AddTrackerFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Trackers");
-  flags.Add("report_to", &o.report_to,
-            "where to report numbers while training: tensorboard (event files), jsonl (a JSON "
-            "object a line), all or none (default: none)");
+  flags
+      .Add("report_to", &o.report_to,
+           "where to report numbers while training: tensorboard (event files), jsonl (a JSON "
+           "object a line), all or none (default: none)")
+      .CheckedBy([](const std::string& value) {
+        CheckNotRefused("report_to", value, "tensorboard, jsonl, all or none");
+      });
   flags
       .Add("logging_dir", &o.logging_dir,
            "folder that the trackers write to (default: runs/TIME_HOST in --output_dir)")

@@ -1,8 +1,21 @@
+#include <absl/strings/str_join.h>
+
 #include "lathe/apps/options/flag_groups.h"
+#include "lathe/apps/options/refused_values.h"
 #include "lathe/optim/schedules.h"
 #include "lathe/train/support/optimizer_arguments.h"
 
 namespace lathe {
+namespace {
+
+// Returns the check of a text that must be one of these names (FlagTable::Flag::check).
+auto NotRefused(const char* option, const std::vector<std::string>& names) {
+  return [option, known = absl::StrJoin(names, ", ")](const std::string& value) {
+    CheckNotRefused(option, value, known);
+  };
+}
+
+}  // namespace
 
 // It is long because it is a table: one statement for each flag.
 void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inputs) {
@@ -36,7 +49,8 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inpu
            "weight decay of all parameters except biases and normalization layers")
       .Min(0);
   flags.Add("optim", &o.optim, "optimizer: PyTorch's AdamW under three names, or its SGD")
-      .Choices(OptimizerNames());
+      .Choices(OptimizerNames())
+      .CheckedBy(NotRefused("optim", OptimizerNames()));
   flags
       .Add("optim_args", &o.optim_args,
            "options of --optim sgd: momentum, dampening and nesterov, as in "
@@ -48,7 +62,8 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inpu
   flags.Add("max_grad_norm", &o.max_grad_norm, "clip the gradients to this norm; 0: no clipping")
       .Min(0);
   flags.Add("lr_scheduler_type", &o.lr_scheduler_type, "learning-rate schedule")
-      .Choices(ScheduleNames());
+      .Choices(ScheduleNames())
+      .CheckedBy(NotRefused("lr_scheduler_type", ScheduleNames()));
   flags
       .Add("lr_scheduler_kwargs", &o.lr_scheduler_kwargs,
            "options of the schedule, such as '{\"min_lr\":1e-6}' for cosine_with_min_lr")

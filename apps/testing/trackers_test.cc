@@ -303,7 +303,9 @@ TEST_F(TrackersTest, OnlyTheMainProcessWrites) {
 }
 
 TEST_F(TrackersTest, UnknownTrackersEndTheRun) {
-  ExpectError(Train({"--report_to", "wandb"}), "report_to must be tensorboard, jsonl, all or none",
+  ExpectError(Train({"--report_to", "wandb"}),
+              "--report_to wandb is not supported: Lathe sends nothing to a service", 2);
+  ExpectError(Train({"--report_to", "files"}), "report_to must be tensorboard, jsonl, all or none",
               2);
   ExpectError(Train({"--report_to", "none,jsonl"}), "report_to has none beside other names", 2);
   EXPECT_FALSE(Exists("out"));
