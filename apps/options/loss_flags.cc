@@ -15,9 +15,10 @@ void AddLossFlags(FlagTable& flags, FinetuneArguments& o) {
   flags
       .Add("class_weights", &o.class_weights,
            "how much each class counts: none, balanced (by how rare it is in the training data), "
-           "weights such as a=2,b=0.5, or a .json file with an object of them; with several labels "
-           "at once, how much a row that has the label counts for it")
-      .ValueName("WEIGHTS");
+           "weights such as a=2,b=0.5, an object of them in JSON, or a .json file with one; with "
+           "several labels at once, how much a row that has the label counts for it")
+      .ValueName("WEIGHTS")
+      .TakesJson();
   flags
       .Add("sample_weight_column", &o.sample_weight_column,
            "column of --train_file with a number from 0 on: how much the row counts in training")

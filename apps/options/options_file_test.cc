@@ -73,6 +73,33 @@ TEST_F(OptionsFileTest, HasTheSameNamesAndYieldsToTheCommandLine) {
   EXPECT_EQ(o.text_columns, (Args{"a", "b"}));
 }
 
+TEST_F(OptionsFileTest, HoldsWeightsOfClassesAsAnObject) {
+  WriteJson(std::string(kFewestJson) + R"(, "class_weights": {"a, b": 2, "c": 0.5}})");
+  EXPECT_EQ(ParseOptions({json_}).options.class_weights, R"({"a, b":2,"c":0.5})");
+  EXPECT_EQ(ParseOptions({json_, "--class_weights", "c=3"}).options.class_weights, "c=3");
+  WriteYaml(std::string(kFewestYaml) + "class_weights:\n  a: 2\n  c: 0.5\n");
+  EXPECT_EQ(ParseOptions({yaml_}).options.class_weights, R"({"a":2,"c":0.5})");
+  EXPECT_EQ(JsonError(R"("class_weights": {"a": "much"})"),
+            "class_weights: the weight of label \"a\" must be a positive number up to 1e+12 but is "
+            "\"much\"|give each label a weight above 0");
+  EXPECT_EQ(JsonError(R"("class_weights": [1, 2])"),
+            json_ + ": \"class_weights\" must be one value but is [1,2]|");
+}
+
+// A number without a point is a rate all the same.
+TEST_F(OptionsFileTest, AFractionOverridesAWholeNumber) {
+  WriteJson(std::string(kFewestJson) +
+            R"(, "weight_decay": 0, "learning_rate": 1, "label_smoothing_factor": 0})");
+  EXPECT_EQ(ParseOptions({json_}).options.weight_decay, 0);
+  EXPECT_EQ(ParseOptions({json_}).options.learning_rate, 1);
+  const FinetuneArguments o = ParseOptions({json_, "--weight_decay", "0.01", "--learning_rate",
+                                            "3e-5", "--label_smoothing_factor=0.1"})
+                                  .options;
+  EXPECT_EQ(o.weight_decay, 0.01);
+  EXPECT_EQ(o.learning_rate, 3e-5);
+  EXPECT_EQ(o.label_smoothing_factor, 0.1);
+}
+
 TEST_F(OptionsFileTest, IsTheOnlyArgument) {
   WriteJson(std::string(kFewestJson) + R"(, "lr_scheduler_type": "cosine_with_min_lr",
             "lr_scheduler_kwargs": {"min_lr": 1e-6}, "resume_from_checkpoint": true, "seed": 3})");

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 using Weights = std::vector<std::pair<std::string, double>>;
 
 constexpr char kForms[] =
-    "write none, balanced, LABEL=WEIGHT,LABEL=WEIGHT or the name of a .json file";
+    "write none, balanced, LABEL=WEIGHT,LABEL=WEIGHT, a JSON object or the name of a .json file";
 // No sum of products with weights of samples overflows a float.
 constexpr double kLargest = 1e12;
 
@@ -36,6 +36,22 @@ void Add(Weights& weights, const std::string& where, const std::string& label, d
   weights.emplace_back(label, weight);
 }
 
+// Reads an object. `where` begins the messages of errors.
+Weights ReadObject(const std::string& text, const std::string& where) {
+  CheckJsonNesting(text, where);
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    throw InvalidArgument(where + ": expected a JSON object of labels and their weights",
+                          "write it as {\"a\": 2, \"b\": 0.5}");
+  }
+  Weights weights;
+  for (const auto& [label, weight] : json.items()) {
+    Add(weights, where, label, weight.is_number() ? weight.get<double>() : NAN,
+        weight.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+  return weights;
+}
+
 Weights ReadFileOfWeights(const std::string& path) {
   const std::string text = [&] {
     try {
@@ -44,18 +60,7 @@ Weights ReadFileOfWeights(const std::string& path) {
       throw e.WithHint("class_weights names this file");
     }
   }();
-  CheckJsonNesting(text, path);
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    throw InvalidArgument(path + ": expected a JSON object of labels and their weights",
-                          "write it as {\"a\": 2, \"b\": 0.5}");
-  }
-  Weights weights;
-  for (const auto& [label, weight] : json.items()) {
-    Add(weights, path, label, weight.is_number() ? weight.get<double>() : NAN,
-        weight.dump(-1, ' ', false, Json::error_handler_t::replace));
-  }
-  return weights;
+  return ReadObject(text, path);
 }
 
 std::string Join(const std::vector<std::string>& names) {
@@ -69,6 +74,7 @@ std::string Join(const std::vector<std::string>& names) {
 Weights ReadClassWeights(const std::string& text) {
   if (text == "none" || text == "balanced") return {};
   if (text.ends_with(".json")) return ReadFileOfWeights(text);
+  if (text.starts_with('{') && text.ends_with('}')) return ReadObject(text, "class_weights");
   Weights weights;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());

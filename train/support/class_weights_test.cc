@@ -25,13 +25,21 @@ std::string File(const std::string& text) {
   return path;
 }
 
-TEST(ClassWeightsTest, ReadsBothForms) {
+TEST(ClassWeightsTest, ReadsAllForms) {
   EXPECT_EQ(ReadClassWeights("none"), Weights());
   EXPECT_EQ(ReadClassWeights("balanced"), Weights());
   EXPECT_EQ(ReadClassWeights("a=2,b=0.5"), (Weights{{"a", 2}, {"b", 0.5}}));
   EXPECT_EQ(ReadClassWeights("x=y=3,4=1e2"), (Weights{{"x=y", 3}, {"4", 100}}));
   EXPECT_EQ(ReadClassWeights(File("{\"a, b\": 2, \"c\": 0.5}")),
             (Weights{{"a, b", 2}, {"c", 0.5}}));
+  EXPECT_EQ(ReadClassWeights(R"({"a, b": 2, "c": 0.5})"), (Weights{{"a, b", 2}, {"c", 0.5}}));
+}
+
+TEST(ClassWeightsTest, ObjectsThatAreNoWeights) {
+  EXPECT_EQ(ErrorOf("{a: 2}"), "class_weights: expected a JSON object of labels and their weights");
+  EXPECT_EQ(ErrorOf("{\"a\": -2}"),
+            "class_weights: the weight of label \"a\" must be a positive number up to 1e+12 but is "
+            "-2");
 }
 
 TEST(ClassWeightsTest, PutsThemInOrder) {
