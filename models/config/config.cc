@@ -84,10 +84,14 @@ Json ParseAs(const std::string& key, const std::string& text, const Json* old) {
   }
   if (old->is_number_integer()) {
     int64_t value;
-    if (!absl::SimpleAtoi(text, &value)) {
+    if (absl::SimpleAtoi(text, &value)) return value;
+    // A file may hold the rate 0.0 or 1.0 as 0 or 1. Who reads a count refuses a fraction.
+    double rate;
+    const bool may_be_rate = *old == 0 || *old == 1;
+    if (!may_be_rate || !absl::SimpleAtod(text, &rate) || !std::isfinite(rate)) {
       throw wrong("a whole number");
     }
-    return value;
+    return rate;
   }
   if (old->is_number()) {
     double value;

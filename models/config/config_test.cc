@@ -167,6 +167,15 @@ TEST(ConfigTest, Override) {
   EXPECT_EQ(config.json(), before);
   EXPECT_EQ(Catch([&] { config.Override("hidden_size=1.5"); }).message(),
             "override hidden_size=1.5: must be a whole number");
+  // A rate may be written without a point.
+  PretrainedConfig rates = Parse(R"({"hidden_dropout_prob": 0, "rate": 1})");
+  rates.Override("hidden_dropout_prob=0.1,rate=0.5");
+  EXPECT_EQ(rates.json(), json::parse(R"({"hidden_dropout_prob": 0.1, "rate": 0.5})"));
+  rates = Parse(R"({"hidden_dropout_prob": 0})");
+  rates.Override("hidden_dropout_prob=1");
+  EXPECT_TRUE(rates.json()["hidden_dropout_prob"].is_number_integer());
+  EXPECT_EQ(Catch([&] { rates.Override("hidden_dropout_prob=x"); }).message(),
+            "override hidden_dropout_prob=x: must be a whole number");
   EXPECT_EQ(Catch([&] { config.Override("cache=maybe"); }).message(),
             "override cache=maybe: must be true or false");
   EXPECT_EQ(Catch([&] { config.Override("p=x"); }).message(), "override p=x: must be a number");
