@@ -1,10 +1,10 @@
 #include "lathe/train/decision.h"
 
-#include "lathe/core/base/error.h"
 #include "lathe/data/metrics/tune_decision.h"
 #include "lathe/models/config/decision_rule_config.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/train/support/decision_arguments.h"
+#include "lathe/train/support/run_errors.h"
 
 namespace lathe {
 
@@ -15,7 +15,7 @@ void SetDecision(const TrainingArguments& arguments, bool keep, PretrainedConfig
   const LabelKind kind = OutputKind(config.problem_type(), config.num_labels());
   if (!arguments.thresholds.empty()) {
     if (kind != LabelKind::kMultiLabel) {
-      throw InvalidArgument(
+      throw UsageError(
           "thresholds are for several labels at once, and the labels are " + ProblemType(kind),
           "leave thresholds out");
     }
@@ -23,8 +23,8 @@ void SetDecision(const TrainingArguments& arguments, bool keep, PretrainedConfig
       rule.thresholds = ThresholdsOf(arguments.thresholds, config.label_names());
   }
   if (arguments.calibrate == "temperature" && kind == LabelKind::kRegression) {
-    throw InvalidArgument("calibrate is for classifiers, and the labels are regression",
-                          "leave calibrate out");
+    throw UsageError("calibrate is for classifiers, and the labels are regression",
+                     "leave calibrate out");
   }
   WriteDecisionRule(rule, config);
 }

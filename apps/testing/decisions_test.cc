@@ -99,11 +99,11 @@ TEST_F(DecisionsTest, GivenThresholds) {
   EXPECT_EQ(Predict("out", {"film"})[0]["labels"], Json::parse("[\"poor\"]"));
 
   ExpectError(Train(SeveralLabels({"--thresholds", "fine=0.5", "--overwrite_output_dir"})),
-              "thresholds names no value for label \"long\"");
+              "thresholds names no value for label \"long\"", 2);
   ExpectError(Train(SeveralLabels({"--thresholds", "odd=0.5", "--overwrite_output_dir"})),
-              "thresholds names \"odd\", which is no label");
+              "thresholds names \"odd\", which is no label", 2);
   ExpectError(Train({"--thresholds", "0.3", "--overwrite_output_dir"}),
-              "thresholds are for several labels at once");
+              "thresholds are for several labels at once", 2);
 }
 
 TEST_F(DecisionsTest, TheTemperatureLowersTheLogLossAndChangesNoLogit) {

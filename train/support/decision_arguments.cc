@@ -6,6 +6,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/datasets/label_set.h"
+#include "lathe/train/support/run_errors.h"
 
 namespace lathe {
 namespace {
@@ -62,16 +63,16 @@ std::vector<double> ThresholdsOf(const std::string& text, const std::vector<std:
   for (const auto& [name, threshold] : ReadNamed(text)) {
     const auto place = std::find(names.begin(), names.end(), name);
     if (place == names.end())
-      throw InvalidArgument("thresholds names \"" + name + "\", which is no label", kForms);
+      throw UsageError("thresholds names \"" + name + "\", which is no label", kForms);
     std::optional<double>& value = found[static_cast<size_t>(place - names.begin())];
-    if (value) throw InvalidArgument("thresholds names \"" + name + "\" twice", kForms);
+    if (value) throw UsageError("thresholds names \"" + name + "\" twice", kForms);
     value = threshold;
   }
   std::vector<double> thresholds;
   for (size_t c = 0; c < names.size(); ++c) {
     if (!found[c]) {
-      throw InvalidArgument("thresholds names no value for label \"" + names[c] + "\"",
-                            "name all labels, or pass one number for all");
+      throw UsageError("thresholds names no value for label \"" + names[c] + "\"",
+                       "name all labels, or pass one number for all");
     }
     thresholds.push_back(*found[c]);
   }
