@@ -76,7 +76,11 @@ void Validate(FinetuneArguments& o) {
   constexpr char kFileHint[] = "name a .csv, .tsv, .json or .jsonl file";
   Require(!o.do_train || !o.train_file.empty(), "--do_train needs --train_file", kFileHint);
   const bool has_validation = !o.validation_file.empty() || o.validation_split > 0;
-  Require(!o.do_eval || has_validation, "--do_eval needs --validation_file", kFileHint);
+  const char* const validation_hint =
+      o.do_train ? "name a .csv, .tsv, .json or .jsonl file, or keep a part of --train_file for it "
+                   "with --validation_split 0.1"
+                 : kFileHint;
+  Require(!o.do_eval || has_validation, "--do_eval needs --validation_file", validation_hint);
   Require(!o.do_predict || !o.test_file.empty(), "--do_predict needs --test_file", kFileHint);
   Require(!o.dataset_cache.empty(), "--dataset_cache must not be empty",
           "name a folder, or pass none to keep the data in memory");
@@ -87,7 +91,7 @@ void Validate(FinetuneArguments& o) {
   ValidateLoss(o);
   ValidateDecision(o);
   Require(!o.do_train || o.eval_strategy == "no" || has_validation,
-          "--eval_strategy needs --validation_file", kFileHint);
+          "--eval_strategy needs --validation_file", validation_hint);
 }
 
 // Returns the precision that the environment gives, as `lathe launch --mixed_precision` sets it;

@@ -224,10 +224,14 @@ TEST(OptionsTest, OptionsMustFitTogether) {
             "nothing to do|pass at least one of --do_train, --do_eval, --do_predict");
   EXPECT_EQ(ErrorOf({"--do_train"}, true),
             "--output_dir is required|name the folder to write the model and the results to");
-  EXPECT_EQ(ErrorOf({"--do_eval"}), "--do_eval needs --validation_file|" + file);
+  const std::string part = ", or keep a part of --train_file for it with --validation_split 0.1";
+  EXPECT_EQ(ErrorOf({"--do_eval"}), "--do_eval needs --validation_file|" + file + part);
+  // Without a training there are no rows to keep a part of.
+  EXPECT_EQ(ErrorOf({"--do_eval", "--do_train=false"}),
+            "--do_eval needs --validation_file|" + file);
   EXPECT_EQ(ErrorOf({"--do_predict"}), "--do_predict needs --test_file|" + file);
   EXPECT_EQ(ErrorOf({"--eval_strategy", "epoch"}),
-            "--eval_strategy needs --validation_file|" + file);
+            "--eval_strategy needs --validation_file|" + file + part);
   EXPECT_EQ(ErrorOf({"--load_best_model_at_end"}),
             "load_best_model_at_end needs evaluations while training|"
             "set eval_strategy to steps or epoch");
