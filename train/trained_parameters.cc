@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lathe/core/base/error.h"
+#include "lathe/data/datasets/label_set.h"
 #include "lathe/models/parameter_places.h"
 #include "lathe/train/support/run_errors.h"
 
@@ -32,6 +33,10 @@ Matches MatcherOf(const std::string& wish, int64_t num_layers) {
                        "pass encoder to freeze all that lies below the head");
     }
     return [layers](auto&, auto& place) { return place.depth <= layers; };
+  }
+  if (const auto number = ParseNumber(wish); number && std::isfinite(*number)) {
+    throw UsageError("freeze_layers must be a whole number of layers from 0 but is " + wish,
+                     "or pass embeddings, encoder or a regular expression for names of parameters");
   }
   try {
     return [regex = std::regex(wish)](const std::string& name, auto&) {

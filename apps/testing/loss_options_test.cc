@@ -47,6 +47,8 @@ TEST_F(LossOptionsCliTest, AFileOfWeightsIsTheSameAsTheirText) {
   Write("weights.json", R"({"positive": 3, "negative": 0.5})");
   EXPECT_EQ(LossesWith("file", {"--class_weights", Path("weights.json")}),
             LossesWith("text", {"--class_weights", "negative=0.5,positive=3"}));
+  Write("arguments.json", R"({"class_weights": {"positive": 3, "negative": 0.5}})");
+  EXPECT_EQ(LossesWith("object", {"--json_config", Path("arguments.json")}), Losses("text"));
 }
 
 TEST_F(LossOptionsCliTest, ProcessesAndAccumulationGiveTheLossesOfOne) {
@@ -261,6 +263,10 @@ TEST_F(LossOptionsCliTest, EvaluationsOfAFrozenEncoderKeepTheirBits) {
 TEST_F(LossOptionsCliTest, WrongPartsOfTheModel) {
   ExpectError(Train({"--freeze_layers", "3"}), "freeze_layers is 3 but the model has 2 layers", 2);
   ExpectError(Train({"--freeze_layers", "nothing"}), "freezes no parameter", 2);
+  for (const std::string number : {"-1", "1.5", "+1", "1e0"}) {
+    ExpectError(Train({"--freeze_layers", number}),
+                "freeze_layers must be a whole number of layers from 0 but is " + number, 2);
+  }
   ExpectError(Train({"--freeze_layers", "["}), "is no regular expression", 2);
   ExpectError(Train({"--layerwise_lr_decay", "0"}), "layerwise_lr_decay must be above 0", 2);
 }
