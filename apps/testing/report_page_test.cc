@@ -134,6 +134,28 @@ TEST_F(ReportPageTest, TellsThatATrainingWasInterrupted) {
   EXPECT_EQ(page.find("http-equiv"), std::string::npos);
 }
 
+// A killed process can't write the page again, so a script on it looks at its age.
+TEST_F(ReportPageTest, APageThatIsOldSaysSo) {
+  const RunResult run = Train({"--num_train_epochs", "100000"},
+                              {.interrupt_after = "step 5/", .interrupt_signal = SIGKILL});
+  ASSERT_EQ(run.exit_code, 128 + SIGKILL) << run.out << run.err;
+  std::string page = Read("out/report.html");
+  EXPECT_EQ(page.find("The training runs"), std::string::npos);
+  EXPECT_NE(page.find("The training was at step "), std::string::npos);
+  if (!std::filesystem::exists(kBrowser)) GTEST_SKIP() << "there is no " << kBrowser;
+  EXPECT_NE(Dom("out/report.html").find("<p id=\"age\" role=\"status\"></p>"), std::string::npos);
+  EXPECT_EQ(messages_.find("CONSOLE"), std::string::npos) << messages_;
+  const std::regex time("datetime=\"[^\"]*\"");
+  Write("out/report.html", std::regex_replace(page, time, "datetime=\"2020-01-02T03:04:05Z\""));
+  const std::string dom = Dom("out/report.html");
+  EXPECT_EQ(Count(dom,
+                  "role=\"status\">Last written [0-9]+ days ago; the training has perhaps "
+                  "ended\\.</p>"),
+            1)
+      << dom.substr(0, 8000);
+  EXPECT_EQ(messages_.find("CONSOLE"), std::string::npos) << messages_;
+}
+
 TEST_F(ReportPageTest, TellsThatATrainingHasFailed) {
   const RunResult run = Train({"--learning_rate", "1e30", "--max_grad_norm", "0"});
   EXPECT_NE(run.exit_code, 0);

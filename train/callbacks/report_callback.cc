@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -156,7 +157,8 @@ void ReportCallback::Sample(const TrainerState& state) {
 
 void ReportCallback::Take(const TrainerState& state) {
   contents_.running = true;
-  contents_.status = "The training runs: " + StepOf(state) + ". This page loads itself again.";
+  // A killed process leaves this page behind, so it says only what was so when it was written.
+  contents_.status = "The training was at " + StepOf(state) + ".";
   contents_.log_history = state.log_history;
   contents_.losses = losses_.Points("training");
   contents_.learning_rates = learning_rates_.Points("rate");
@@ -164,7 +166,11 @@ void ReportCallback::Take(const TrainerState& state) {
 }
 
 void ReportCallback::Write() {
-  written_ = Clock::now();
+  const Clock::time_point now = Clock::now();
+  const std::chrono::duration<double> pause =
+      written_ == Clock::time_point() ? kPause : now - written_;
+  contents_.seconds_between_writings = std::max(contents_.seconds_between_writings, pause.count());
+  written_ = now;
   contents_.written = TimeNow();
   try {
     const std::vector<Figure> figures = MakeFigures(contents_);

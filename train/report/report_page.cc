@@ -192,7 +192,7 @@ pre{background:var(--soft);padding:.75rem;border-radius:.5rem;overflow-x:auto;wh
 .errors tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--edge)}
 .errors td{display:inline;border:0;padding:0 .75rem 0 0;overflow-wrap:anywhere}.errors td::before{display:inline;opacity:.8}
 .errors td:last-child{display:block;min-width:0;padding-top:.25rem}.errors td:last-child::before{display:none}}
-summary{cursor:pointer;padding:.25rem 0}:focus-visible{outline:3px solid var(--link);outline-offset:2px}
+#age{margin:0;font-weight:600}summary{cursor:pointer;padding:.25rem 0}:focus-visible{outline:3px solid var(--link);outline-offset:2px}
 @media print{nav,.skip{display:none}}
 )";
 
@@ -264,14 +264,37 @@ std::string TableSection(const std::string& id, const TitledTable& table) {
          table.html + "</div></section>\n";
 }
 
-// Returns when the page was written. The page of a process that was killed can't tell more.
+// Says that the training has perhaps ended, if the page has not been written for long. A page that
+// loads itself again stays in the browser when the file does not change any more.
+constexpr std::string_view kAgeScript = R"(<script>
+(() => {
+  const written = document.getElementById("written"), note = document.getElementById("age");
+  const tell = () => {
+    const seconds = (Date.now() - Date.parse(written.dateTime)) / 1000;
+    if (!(seconds > Number(written.dataset.limit))) return;
+    const [size, unit] = [[86400, "day"], [3600, "hour"], [60, "minute"]].find(([n]) => seconds >= n);
+    const count = Math.floor(seconds / size);
+    note.textContent =
+      `Last written ${count} ${unit}${count === 1 ? "" : "s"} ago; the training has perhaps ended.`;
+  };
+  tell();
+  setInterval(tell, 10000);
+})();
+</script>
+)";
+
+// Returns when the page was written.
 std::string Written(const ReportContents& contents) {
   if (contents.written.empty()) return "";
-  return "<p>Written at " + EscapeHtml(contents.written) + "." +
-         (contents.running
-              ? " If this is many minutes ago, the training may have been ended from outside."
-              : "") +
-         "</p>";
+  if (!contents.running) return "<p>Written at " + EscapeHtml(contents.written) + ".</p>";
+  std::string time = contents.written;  // as HTML has it: 2026-01-02T03:04:05Z
+  if (const size_t space = time.find(' '); space != std::string::npos) time[space] = 'T';
+  if (const size_t zone = time.find(" UTC"); zone != std::string::npos) time.replace(zone, 4, "Z");
+  const auto limit = static_cast<int64_t>(std::ceil(3 * contents.seconds_between_writings + 60));
+  return "<p>Written at <time id=\"written\" datetime=\"" + EscapeHtml(time) + "\" data-limit=\"" +
+         std::to_string(limit) + "\">" + EscapeHtml(contents.written) +
+         "</time>. This page loads itself again.</p>\n<p id=\"age\" role=\"status\"></p>\n" +
+         std::string(kAgeScript);
 }
 
 std::string Contents(const std::vector<Figure>& figures, const TitledTable& confusion,

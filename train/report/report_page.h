@@ -23,8 +23,11 @@ struct ReportContents {
   std::string title;
   std::string status;        // one sentence
   bool running = false;      // the page then loads itself again
-  std::string written = {};  // when the page was written; may be empty
-  std::string command;       // what repeats the training; may be empty
+  std::string written = {};  // when the page was written: "2026-01-02 03:04:05 UTC"; may be empty
+  // The longest time between two writings so far. The page of a process that was killed can't tell
+  // that. So once it is three times as old and a minute more, a script on it says so.
+  double seconds_between_writings = 0;
+  std::string command;  // what repeats the training; may be empty
   std::vector<std::pair<std::string, std::string>> facts = {};  // rows of a table
   nlohmann::json log_history = nlohmann::json::array();         // TrainerState::log_history
   // The report's own curves of the training, finer than the log's. From their first step on they
@@ -53,8 +56,8 @@ struct Figure {
 // Returns the figures for which there are numbers.
 std::vector<Figure> MakeFigures(const ReportContents& contents);
 
-// Returns the page. It needs no other file, works without scripts but for the choice of the theme,
-// and has the numbers of each figure as a table.
+// Returns the page. It needs no other file, and has the numbers of each figure as a table. Without
+// scripts it lacks nothing but its own age.
 std::string ReportPage(const ReportContents& contents, const std::vector<Figure>& figures);
 
 }  // namespace lathe

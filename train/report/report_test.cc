@@ -464,9 +464,18 @@ TEST(ReportPage, HoldsAllAndNeedsNoNetwork) {
   EXPECT_EQ(evaluated.find("Written at"), std::string::npos);
   contents.running = true;
   contents.written = "2026-01-02 03:04:05 UTC";
-  EXPECT_NE(ReportPage(contents, {}).find("<p>Written at 2026-01-02 03:04:05 UTC. If this is many"),
-            std::string::npos);
-  EXPECT_NE(ReportPage(contents, {}).find("http-equiv=\"refresh\""), std::string::npos);
+  contents.seconds_between_writings = 12.5;
+  const std::string running = ReportPage(contents, {});
+  EXPECT_NE(running.find("<p>Written at <time id=\"written\" datetime=\"2026-01-02T03:04:05Z\" "
+                         "data-limit=\"98\">2026-01-02 03:04:05 UTC</time>."),
+            std::string::npos)
+      << running;
+  EXPECT_NE(running.find("http-equiv=\"refresh\""), std::string::npos);
+  EXPECT_EQ(Count(running, "<script"), 1u);
+  contents.running = false;
+  const std::string ended = ReportPage(contents, {});
+  EXPECT_NE(ended.find("<p>Written at 2026-01-02 03:04:05 UTC.</p>"), std::string::npos);
+  EXPECT_EQ(Count(ended, "<script"), 0u);
 }
 
 }  // namespace
