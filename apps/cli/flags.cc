@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "lathe/apps/cli/options_file.h"
 #include "lathe/core/base/error.h"
@@ -60,34 +58,6 @@ std::optional<bool> ToBool(const std::string& given) {
 bool ParseBool(const Flag& flag, const std::string& text) {
   if (const auto value = ToBool(text)) return *value;
   throw BadValue(flag, "true or false", text);
-}
-
-// Joins `words` to lines of at most `width` characters. All lines but the first are indented.
-std::string Wrap(const Values& words, size_t width, size_t indent) {
-  std::string out;
-  size_t column = 0;
-  for (const std::string& word : words) {
-    if (column > 0 && column + 1 + word.size() > width) {
-      out += '\n' + std::string(indent, ' ');
-      column = 0;
-    } else if (column > 0) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-  }
-  return out;
-}
-
-// Returns the words that Help prints for a flag. The default is one word, so that it stays on one
-// line.
-Values HelpWords(const Flag& flag) {
-  std::istringstream text(
-      flag.help + (flag.choices.empty() ? "" : "; values: " + absl::StrJoin(flag.choices, ", ")));
-  Values words(std::istream_iterator<std::string>(text), {});
-  if (!flag.default_value.empty()) words.push_back("(default: " + flag.default_value + ")");
-  return words;
 }
 
 // Returns the words that the command line would have for the option's value. Throws if the value's
@@ -388,23 +358,6 @@ nlohmann::json FlagTable::PresentValues() const {
     if (!flag.command_line_only && flag.present) values[flag.name] = flag.present();
   }
   return values;
-}
-
-std::string FlagTable::Help() const {
-  constexpr size_t kIndent = 35, kWidth = 80;
-  std::string out = usage_;
-  for (size_t group = 0; group < groups_.size(); ++group) {
-    out += '\n' + groups_[group] + ":\n";
-    for (const Flag& flag : flags_) {
-      if (flag.group != static_cast<int>(group) || !flag.is_listed) continue;
-      std::string left =
-          "  --" + flag.name + (flag.value_name.empty() ? "" : " " + flag.value_name);
-      left.size() + 1 < kIndent ? left.append(kIndent - left.size(), ' ')
-                                : left.append('\n' + std::string(kIndent, ' '));
-      out += left + Wrap(HelpWords(flag), kWidth - kIndent, kIndent) + '\n';
-    }
-  }
-  return out;
 }
 
 std::string WithFlags(std::string text, const std::vector<std::string>& names) {

@@ -109,7 +109,8 @@ class FlagTable {
   std::vector<std::string> Names() const;  // of all options
   // The present values of all options that are not for the command line only, by their names.
   nlohmann::json PresentValues() const;
-  std::string Help() const;
+  // Returns the help, in lines of at most so many columns; by default HelpWidth (help_text.h).
+  std::string Help(std::optional<size_t> width = {}) const;
 
  private:
   Flag& AddFlag(std::string name, std::string value_name, std::string help, std::string shown);

@@ -354,18 +354,6 @@ TEST(OptionsTest, ValuesAreThoseOfAllOptions) {
     EXPECT_FALSE(values.contains(name)) << name;
 }
 
-TEST(OptionsTest, HelpIsGroupedAndShowsDefaults) {
-  const std::string help = *ParseOptions({"--help"}).help;
-  for (const char* part :
-       {"\nTraining:\n", "\nData:\n", "--learning_rate X", "(default: 5e-05)", "linear"}) {
-    EXPECT_NE(help.find(part), std::string::npos) << part;
-  }
-  for (size_t begin = 0, end; begin < help.size(); begin = end + 1) {
-    end = std::min(help.find('\n', begin), help.size());
-    EXPECT_LE(end - begin, 80u) << help.substr(begin, end - begin);
-  }
-}
-
 TEST(ScheduleKwargsTest, ReadsAndChecks) {
   EXPECT_EQ(ParseScheduleKwargs("cosine", "{\"num_cycles\": 2}").num_cycles, 2);
   EXPECT_EQ(ParseScheduleKwargs("reduce_lr_on_plateau", "{\"patience\": 3}").patience, 3);

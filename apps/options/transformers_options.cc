@@ -7,6 +7,8 @@
 
 #include <vector>
 
+#include "lathe/apps/cli/help_text.h"
+#include "lathe/apps/options/refused_values.h"
 #include "lathe/core/base/error.h"
 
 namespace lathe {
@@ -213,16 +215,34 @@ void AddTransformersOptions(FlagTable& flags) {
 }
 
 std::string DescribeTransformersOptions() {
+  const size_t width = HelpWidth();
+  constexpr size_t kIndent = 6;
   std::string out =
-      "Options of Transformers' scripts that change nothing here, and values that are refused:\n";
+      WrapText(
+          "Options of Transformers' scripts that change nothing here, and values that are "
+          "refused:",
+          width) +
+      '\n';
+  const auto add = [&](const std::string& text) {
+    out += std::string(kIndent, ' ') + WrapText(text, width, kIndent + 2, kIndent) + '\n';
+  };
   for (const TransformersOption& option : kOptions) {
     const std::vector<std::string> values = HarmlessValues(option);
     const std::string taken = option.harmless == "*" ? "any value"
                               : values.empty()       ? "no value"
                                                      : absl::StrJoin(values, ", ");
-    out += "\n  --" + std::string(option.name) + "\n      taken: " + taken + "\n      because " +
-           std::string(option.reason) + "\n";
-    if (!option.instead.empty()) out += "      else " + std::string(option.instead) + "\n";
+    out += "\n  --" + std::string(option.name) + '\n';
+    add("taken: " + taken);
+    add("because " + std::string(option.reason));
+    if (!option.instead.empty()) add("else " + std::string(option.instead));
+  }
+  out += "\nValues of other options that are refused:\n";
+  for (const RefusedValue& refused : RefusedValues()) {
+    const std::vector<std::string> values = absl::StrSplit(std::string(refused.values), '|');
+    out += "\n  --" + std::string(refused.option) + '\n';
+    add("refused: " + absl::StrJoin(values, ", "));
+    add("because " + std::string(refused.reason));
+    add("else " + std::string(refused.instead));
   }
   return out;
 }

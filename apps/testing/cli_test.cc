@@ -370,7 +370,12 @@ TEST_F(CliTest, TheExampleLoopTrains) {
 
 TEST_F(CliTest, LatheCommands) {
   EXPECT_EQ(RunProgram("lathe", {"--help"}).exit_code, 0);
-  EXPECT_EQ(RunProgram("lathe", {"predict", "--help"}).exit_code, 0);
+  for (const char* command : {"predict", "evaluate", "launch", "config", "test", "env",
+                              "estimate-memory", "tokenize", "download", "cache"}) {
+    const RunResult help = RunProgram("lathe", {command, "--help"});
+    EXPECT_EQ(help.exit_code, 0) << command;
+    for (const std::string& line : Lines(help.out)) EXPECT_LE(line.size(), 80u) << line;
+  }
   EXPECT_EQ(RunProgram("finetune", {"--help"}).exit_code, 0);
   const RunResult typo = RunProgram("lathe", {"perdict"});
   ExpectError(typo, "unknown command \"perdict\"", 2);
