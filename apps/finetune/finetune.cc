@@ -30,6 +30,7 @@
 #include "lathe/apps/results/results_table.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/log.h"
+#include "lathe/core/hub/transfer_progress.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/job/job.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
@@ -132,7 +133,8 @@ void FinetuneRun::Load() {
   const LostRankAlarm lost_rank_alarm(accelerator_.group());
   const InterruptAlarm interrupt_alarm([this](int signal_number) {
     out_.reset();
-    printer_.out() << kNothingDone << std::endl;
+    const std::string download = AbandonDownload();
+    printer_.out() << (download.empty() ? kNothingDone : download) << std::endl;
     _exit(InterruptedExitCode(signal_number));
   });
   task_ = LoadTask(options_, accelerator_);

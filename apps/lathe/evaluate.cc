@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "lathe/apps/cli/download_alarm.h"
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
@@ -210,10 +211,13 @@ Error WithoutFinetune(const Error& e) {
 int RunEvaluate(const std::vector<std::string>& args) {
   EvaluateCommand command;
   if (const auto code = ParseOrEnd(&command, ParseCommand, args)) return *code;
-  command.model =
-      ResolveCheckpoint(command.model, {.config = true, .tokenizer = true, .weights = true},
-                        command.hub)
-          .folder;
+  {
+    const DownloadAlarm alarm;
+    command.model =
+        ResolveCheckpoint(command.model, {.config = true, .tokenizer = true, .weights = true},
+                          command.hub)
+            .folder;
+  }
   try {
     EvaluateModel(command);
   } catch (const UsageError&) {

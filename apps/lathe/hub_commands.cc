@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "lathe/apps/cli/download_alarm.h"
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/hub_flags.h"
 #include "lathe/apps/cli/report_error.h"
@@ -124,6 +125,7 @@ int RunDownload(const std::vector<std::string>& args) {
   DownloadOptions options;
   if (const auto code = ParseOrEnd(&options, ParseDownloadOptions, args)) return *code;
   const HubSettings settings = ReadHubSettings(options.hub);
+  const DownloadAlarm alarm;
   for (const std::string& name : options.names) {
     const ResolvedCheckpoint resolved =
         options.include.empty()

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "lathe/apps/cli/download_alarm.h"
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/lathe/inference_flags.h"
@@ -259,10 +260,13 @@ int Predict(const PredictOptions& options) {
 int RunPredict(const std::vector<std::string>& args) {
   PredictOptions options;
   if (const auto code = ParseOrEnd(&options, ParsePredictOptions, args)) return *code;
-  options.model_dir =
-      ResolveCheckpoint(options.model_dir, {.config = true, .tokenizer = true, .weights = true},
-                        options.hub)
-          .folder;
+  {
+    const DownloadAlarm alarm;
+    options.model_dir =
+        ResolveCheckpoint(options.model_dir, {.config = true, .tokenizer = true, .weights = true},
+                          options.hub)
+            .folder;
+  }
   return Predict(options);
 }
 

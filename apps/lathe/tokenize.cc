@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "lathe/apps/cli/download_alarm.h"
 #include "lathe/apps/cli/flags.h"
 #include "lathe/apps/cli/hub_flags.h"
 #include "lathe/apps/cli/report_error.h"
@@ -66,8 +67,10 @@ int RunTokenize(const std::vector<std::string>& args) {
   TokenizeOptions options;
   if (const auto code = ParseOrEnd(&options, ParseTokenizeOptions, args)) return *code;
   std::ios::sync_with_stdio(false);  // lets WouldWait tell what is buffered
-  const std::shared_ptr<Tokenizer> tokenizer =
-      AutoTokenizer::FromPretrained(options.dir, options.hub);
+  const std::shared_ptr<Tokenizer> tokenizer = [&] {
+    const DownloadAlarm alarm;
+    return AutoTokenizer::FromPretrained(options.dir, options.hub);
+  }();
   TextSource source(options.texts, options.invalid_utf8);
   while (const auto text = source.Next()) {
     const TextPair pair = SplitPair(*text, options.pairs, source.Where());

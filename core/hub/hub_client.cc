@@ -2,18 +2,17 @@
 
 #include <absl/status/status.h>
 #include <absl/strings/numbers.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "lathe/core/base/json_nesting.h"
 #include "lathe/core/hub/hub_names.h"
+#include "lathe/core/hub/transfer_progress.h"
 
 namespace lathe {
 namespace {
@@ -114,11 +113,9 @@ void HubClient::WaitBefore(int attempt, int attempts, const HttpResponse& respon
     const std::string why = response.failure == HttpFailure::kNone
                                 ? "status " + std::to_string(response.status)
                                 : response.failure_text;
-    // On a terminal a bar may stand there.
-    std::cerr << (isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "") << "note: " << model_ << " at "
-              << settings_.endpoint << ": " << why << "; trying again in "
-              << static_cast<long>(std::lround(delay)) << " s (try " << attempt + 1 << " of "
-              << attempts << ")" << std::endl;
+    PrintNote("note: " + model_ + " at " + settings_.endpoint + ": " + why + "; trying again in " +
+              std::to_string(std::lround(delay)) + " s (try " + std::to_string(attempt + 1) +
+              " of " + std::to_string(attempts) + ")");
   }
   std::this_thread::sleep_for(std::chrono::duration<double>(delay));
 }

@@ -18,6 +18,7 @@
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/core/hub/hub_client.h"
 #include "lathe/core/hub/hub_names.h"
+#include "lathe/core/hub/transfer_progress.h"
 
 namespace lathe {
 namespace {
@@ -189,6 +190,7 @@ class Resolver {
   ResolvedCheckpoint Resolve(const CheckpointParts& parts) {
     const std::optional<std::string> known = cache_.FindCommit(settings_.revision);
     if (settings_.offline) return FromCache(known, parts);
+    const OngoingDownload download(model_);
     HubClient client(settings_, model_);
     const std::string commit = CommitOf(client, known, parts);
     if (commit.empty()) return FromCache(known, parts);
@@ -273,6 +275,7 @@ ResolvedCheckpoint Resolver::FromCache(const std::optional<std::string>& commit,
 }
 
 ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patterns) {
+  const OngoingDownload download(model_);
   HubClient client(settings_, model_);
   const std::string commit = CommitOf(client, std::nullopt, {});
   Snapshot snapshot(cache_, &client, model_, commit);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <iterator>
+#include <mutex>
 
 #include "lathe/core/text/terminal_text.h"
 
@@ -12,6 +14,25 @@ namespace lathe {
 namespace {
 
 constexpr int kBarWidth = 24;
+
+// What the threads that download share with one that ends the program.
+struct Shared {
+  std::mutex mutex;               // of the members, and of the terminal's last line
+  bool drawn = false;             // a bar stands in that line
+  bool abandoned = false;         // nothing is printed any more
+  std::list<std::string> models;  // that are being downloaded
+};
+
+Shared& TheShared() {
+  static Shared shared;
+  return shared;
+}
+
+// Removes the bar. The caller holds the mutex.
+void EraseBar(Shared& shared) {
+  if (shared.drawn) std::cerr << "\r\033[K" << std::flush;
+  shared.drawn = false;
+}
 
 std::string FormatSeconds(double seconds) {
   const auto all = static_cast<long>(seconds);
@@ -49,7 +70,9 @@ TransferProgress::TransferProgress(std::string title, int64_t done, int64_t tota
       terminal_(isatty(STDERR_FILENO) == 1) {}
 
 TransferProgress::~TransferProgress() {
-  if (drawn_) std::cerr << "\r\033[K" << std::flush;
+  if (!enabled_) return;
+  const std::lock_guard<std::mutex> lock(TheShared().mutex);
+  EraseBar(TheShared());
 }
 
 std::string TransferProgress::Line(bool with_bar) const {
@@ -80,9 +103,12 @@ void TransferProgress::Update(int64_t done) {
     return;
   }
   last_shown_ = now;
+  Shared& shared = TheShared();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  if (shared.abandoned) return;
   if (terminal_) {
     std::cerr << "\r\033[K" << Line(true) << std::flush;
-    drawn_ = true;
+    shared.drawn = true;
   } else {
     std::cerr << Line(false) << std::endl;
   }
@@ -90,9 +116,42 @@ void TransferProgress::Update(int64_t done) {
 
 void TransferProgress::Finish() {
   if (!enabled_) return;
-  if (drawn_) std::cerr << "\r\033[K";
-  drawn_ = false;
+  Shared& shared = TheShared();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  if (shared.abandoned) return;
+  EraseBar(shared);
   std::cerr << Line(false) << std::endl;
+}
+
+void PrintNote(const std::string& line) {
+  Shared& shared = TheShared();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  if (shared.abandoned) return;
+  EraseBar(shared);
+  std::cerr << line << std::endl;
+}
+
+OngoingDownload::OngoingDownload(const std::string& model) {
+  Shared& shared = TheShared();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  model_ = shared.models.insert(shared.models.end(), model);
+}
+
+OngoingDownload::~OngoingDownload() {
+  Shared& shared = TheShared();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  shared.models.erase(model_);
+}
+
+std::string AbandonDownload() {
+  Shared& shared = TheShared();
+  const std::lock_guard<std::mutex> lock(shared.mutex);
+  shared.abandoned = true;
+  if (shared.drawn) std::cerr << std::endl;
+  shared.drawn = false;
+  if (shared.models.empty()) return "";
+  return "the download of " + shared.models.back() +
+         " was interrupted; what came is kept in the cache, and the same command goes on with it";
 }
 
 }  // namespace lathe

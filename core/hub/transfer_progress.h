@@ -1,9 +1,11 @@
 // Shows a download to people, on standard error: a bar with rate and time left on a terminal,
-// elsewhere a line at the end and one every 10 seconds before.
+// elsewhere a line at the end and one every 10 seconds before. If a signal ends the program in the
+// middle, AbandonDownload gives the last words.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <string>
 
 namespace lathe {
@@ -25,9 +27,29 @@ class TransferProgress {
 
   std::string title_;
   int64_t first_, done_, total_;
-  bool enabled_, terminal_, drawn_ = false;
+  bool enabled_, terminal_;
   Clock::time_point start_ = Clock::now(), last_shown_ = start_;
 };
+
+// Prints a line on standard error. A bar that is there goes.
+void PrintNote(const std::string& line);
+
+// Says, while it exists, that a model's files are asked for and fetched.
+class OngoingDownload {
+ public:
+  explicit OngoingDownload(const std::string& model);
+  ~OngoingDownload();
+  OngoingDownload(const OngoingDownload&) = delete;
+  OngoingDownload& operator=(const OngoingDownload&) = delete;
+
+ private:
+  std::list<std::string>::iterator model_;
+};
+
+// Is called before a signal ends the program, on any thread. Ends the line of a bar that is there.
+// From then on no TransferProgress prints. Returns the line that says how to go on with the
+// download; "" if there is none.
+std::string AbandonDownload();
 
 // Returns a size as people read it: "438 MB", "1.34 GB".
 std::string FormatSize(int64_t bytes);
