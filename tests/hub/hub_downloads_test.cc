@@ -1,0 +1,140 @@
+// How downloads survive a bad network and bad servers.
+#include <chrono>
+
+#include "lathe/core/hub/hub_cache.h"
+#include "lathe/tests/hub/hub_testing.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST_F(HubTest, SurvivesCutsAtEveryKilobyte) {
+  for (int64_t at = 0; at < 100'000; at += 1000) {
+    cdn_.Fail({.path = "/stored/", .kind = HubFault::kCut, .at = 1000});
+  }
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(cdn_.Count("GET", "/stored/"), 100);
+}
+
+TEST_F(HubTest, GoesOnWhereAnEarlierDownloadBrokeOff) {
+  Fetch({.config = true});
+  for (const char* name : {".incomplete", ".0123abcd.incomplete"}) {
+    const std::string blob = Cache() + "/blobs/" + LfsEtag(weights_);
+    PublishText(blob + name, weights_.substr(0, 60'000));
+    cdn_.ForgetRequests();
+    EXPECT_EQ(Weights(Fetch()), weights_);
+    ASSERT_EQ(cdn_.requests().size(), 1u);
+    EXPECT_EQ(cdn_.requests()[0].headers.at("range"), "bytes=60000-");
+    EXPECT_FALSE(Exists(blob + name));
+    fs::remove_all(Cache() + "/snapshots");
+    fs::remove(blob);
+  }
+}
+
+TEST_F(HubTest, DamagedBeginningsAreFetchedAgain) {
+  Fetch({.config = true});
+  const std::string blob = Cache() + "/blobs/" + LfsEtag(weights_);
+  PublishText(blob + ".incomplete", std::string(60'000, 'x'));
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  fs::remove_all(Cache() + "/snapshots");
+  PublishText(blob, std::string(10, 'x'));  // a whole blob of another length
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  fs::remove_all(Cache() + "/snapshots");
+  fs::remove(blob);
+  PublishText(blob + ".incomplete", std::string(200'000, 'x'));  // longer than the file
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubTest, TakesServersThatIgnoreRanges) {
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kCut, .at = 5000});
+  cdn_.Fail({.path = "/stored/", .times = -1, .kind = HubFault::kIgnoreRange});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubTest, TakesNoWrongRange) {
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kCut, .at = 5000});
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kWrongRange});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubTest, TriesAgainAfterTransientErrors) {
+  for (const int status : {408, 429, 500}) {
+    hub_.Fail({.path = "config.json", .status = status});
+    hub_.Fail({.path = "/api/", .status = status});
+    cdn_.Fail({.path = "/stored/", .status = status});
+  }
+  for (const int status : {502, 503, 504}) {
+    hub_.Fail({.path = "model.safetensors", .status = status});
+    hub_.Fail({.path = "vocab.txt", .method = "GET", .status = status});
+  }
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kCut, .at = 50'000});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
+TEST_F(HubTest, GivesUpAfterManyErrors) {
+  hub_.Fail({.path = "model.safetensors", .method = "HEAD", .times = -1, .status = 503});
+  ExpectError([&] { Fetch(); }, "the server can't answer, status 503, for model.safetensors",
+              "try again later");
+  hub_.ClearFaults();
+  cdn_.Fail(
+      {.path = "/stored/", .times = -1, .status = 429, .headers = {"RateLimit: \"api\";r=0;t=0"}});
+  ExpectError([&] { Fetch(); }, "too many requests", "wait some minutes");
+}
+
+TEST_F(HubTest, WaitsAsLongAsTheServerAsksFor) {
+  hub_.Fail({.path = "config.json", .status = 429, .headers = {"RateLimit: \"api\";r=0;t=1"}});
+  const auto start = std::chrono::steady_clock::now();
+  HubSettings settings = Settings();
+  settings.show_progress = true;
+  testing::internal::CaptureStderr();
+  FetchCheckpoint(kModel, {.config = true}, settings);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_NE(
+      testing::internal::GetCapturedStderr().find(
+          "note: owner/name at " + hub_.url() + ": status 429; trying again in 1 s (try 2 of 6)\n"),
+      std::string::npos);
+}
+
+TEST_F(HubTest, GoesOnAfterStalls) {
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kStall, .at = 40'000});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(cdn_.requests().back().headers.at("range"), "bytes=40000-");
+}
+
+TEST_F(HubTest, ComparesLengthAndHash) {
+  const std::string blobs = Cache() + "/blobs";
+  struct Case {
+    HubFault fault;
+    const char* message;
+  };
+  const Case cases[] = {
+      {{.path = "/stored/", .kind = HubFault::kWrongBytes, .at = 99'999},
+       "is damaged: its hash is"},
+      {{.path = "/stored/", .kind = HubFault::kShort, .at = 5}, "should have 100000 bytes but has"},
+      {{.path = "/stored/", .kind = HubFault::kLong, .at = 5}, "more bytes than 100000"},
+  };
+  for (Case c : cases) {
+    fs::remove_all(root_ + "/hub");
+    c.fault.times = c.fault.kind == HubFault::kShort ? 2 : 1;  // goes away
+    cdn_.Fail(c.fault);
+    EXPECT_EQ(Weights(Fetch()), weights_) << c.message;
+    fs::remove_all(root_ + "/hub");
+    c.fault.times = -1;
+    cdn_.Fail(c.fault);
+    ExpectError([&] { Fetch(); }, c.message);
+    cdn_.ClearFaults();
+    for (const std::string& line : Tree(blobs)) {
+      EXPECT_EQ(line.find(LfsEtag(weights_)), std::string::npos) << line;
+    }
+    EXPECT_EQ(Weights(Fetch()), weights_);
+  }
+  // git's hash of small files, too
+  fs::remove_all(root_ + "/hub");
+  hub_.Fail(
+      {.path = "config.json", .method = "GET", .times = 2, .kind = HubFault::kWrongBytes, .at = 3});
+  ExpectError([&] { Fetch(); }, "config.json from " + hub_.url() + " is damaged");
+}
+
+}  // namespace
+}  // namespace lathe
