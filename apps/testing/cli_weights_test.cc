@@ -24,8 +24,8 @@ class CliWeightsTest : public CliTest {
   RunResult Predict(const std::string& model) const {
     return RunProgram("lathe", {"predict", model, "a good film", "bad plot"});
   }
-  // Trains for two steps and returns the model's bytes.
-  std::string Finetuned(const std::string& format) const {
+  // Trains for two steps and returns the model's bytes. Expects `note` on standard output.
+  std::string Finetuned(const std::string& format, const std::string& note = "") const {
     Write("two.csv", "text,label\na good film,LABEL_0\nbad plot,LABEL_1\nfilm,LABEL_2\n");
     const std::string out = format + "_out";
     const RunResult run =
@@ -33,6 +33,7 @@ class CliWeightsTest : public CliTest {
                                 Path("two.csv"), "--do_train", "--max_steps", "2", "--output_dir",
                                 Path(out), "--device", "cpu", "--num_threads", "1"});
     EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_NE(run.out.find(note), std::string::npos) << run.out;
     return Read(out + "/model.safetensors");
   }
 };
@@ -53,6 +54,15 @@ TEST_F(CliWeightsTest, FoldersWithoutSafetensors) {
   EXPECT_EQ(Finetuned("zip"), trained);
   fs::remove_all(Path("h5"));
   EXPECT_EQ(Finetuned("h5"), trained);
+}
+
+TEST_F(CliWeightsTest, CheckpointsOfTrainingPrograms) {
+  const std::string trained = Finetuned("safetensors");
+  EXPECT_EQ(Finetuned("lightning",
+                      "all names in the checkpoint start with \"state_dict.model.\", which is left "
+                      "out\n"),
+            trained);
+  EXPECT_EQ(Finetuned("data-parallel", "start with \"module.\", which"), trained);
 }
 
 TEST_F(CliWeightsTest, MistakesAreOneLine) {

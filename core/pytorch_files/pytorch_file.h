@@ -8,7 +8,8 @@
 
 namespace lathe {
 
-// Returns the tensors of the state dict in a file. Tensors may share elements and have any strides.
+// Returns the tensors of the state dict in a file, or in a training checkpoint, where names get a
+// prefix (see Unpickler::TensorsOf). Tensors may share elements and have any strides.
 // Checks the members' CRC-32, unless PyTorch was told to write none. Throws BrokenWeights for a
 // damaged file, InvalidArgument for one that isn't a state dict or needs code.
 StoredArrays ReadPyTorchFile(const std::string& file);

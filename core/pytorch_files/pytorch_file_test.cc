@@ -130,6 +130,36 @@ TEST_F(PyTorchFileTest, OldWaysOfPickling) {
   EXPECT_EQ(ValuesOf(Read(OldForm(pickle, {{"0", kFloats}}, {6})), "weight"), (Values{4, 5}));
 }
 
+// Such as a loop saves beside its optimizer's state.
+TEST_F(PyTorchFileTest, TrainingCheckpointsHaveAStateDictInside) {
+  const Members storages = {{"0", kFloats}};
+  const std::string inner = Dict({{"weight", kWeight}}), none = Dict({});
+  for (const std::string key : {"state_dict", "model_state_dict"}) {
+    const std::string pickle =
+        Pickle(Dict({{"epoch", Integer(3)}, {"loss", kWeight}, {key, inner}, {"callbacks", none}}));
+    for (const std::string& bytes : {ZipForm(pickle, storages), OldForm(pickle, storages, {6})}) {
+      const StoredArrays arrays = Read(bytes);
+      EXPECT_EQ(arrays.size(), 1u);
+      EXPECT_EQ(ValuesOf(arrays, key + ".weight"), (Values{1, 2, 3, 4, 5, 6}));
+    }
+  }
+  const auto refusal = [&](const std::vector<std::pair<std::string, std::string>>& items) {
+    return Refusal(ZipForm(Pickle(Dict(items)), storages));
+  };
+  EXPECT_EQ(refusal({{"state_dict", inner}, {"model_state_dict", inner}}), "holds two state dicts");
+  EXPECT_EQ(refusal({{"epoch", Integer(3)}, {"net\x1b", inner}}),
+            "holds a dict without tensors; its keys are \"epoch\", \"net?\"");
+  EXPECT_EQ(refusal({{"state_dict", Dict({{"model", inner}})}}),
+            "holds a dict without tensors; its keys are \"model\"");
+  EXPECT_EQ(
+      refusal({{"state_dict", inner}, {"hparams", Function("argparse", "Namespace")}}),
+      "needs \"argparse.Namespace\", which no plain file of weights needs; Lathe runs no code "
+      "of a file");
+  // A model may have a tensor of that name.
+  EXPECT_EQ(Read(ZipForm(Pickle(Dict({{"state_dict", kWeight}})), storages)).count("state_dict"),
+            1u);
+}
+
 TEST_F(PyTorchFileTest, RefusesFunctionsByName) {
   const auto refusal = [&](const std::string& value) {
     return Refusal(ZipForm(Pickle(value), {{"0", kFloats}}));

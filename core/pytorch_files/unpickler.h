@@ -70,7 +70,9 @@ class Unpickler {
   size_t position() const { return at_; }
 
   // Returns the tensors of a state dict by name, in the dict's order. Other values in it don't
-  // count. Throws InvalidArgument if `value` is no dict.
+  // count. A training checkpoint holds its state dict as "state_dict" or "model_state_dict" beside
+  // other things: then returns that one's tensors, with names such as "state_dict.dense.bias".
+  // Throws InvalidArgument if `value` is no dict, or if there is not one state dict with tensors.
   std::vector<std::pair<std::string, const PickledTensor*>> TensorsOf(
       const PickledValue& value) const;
   // Returns all storages that the values refer to.

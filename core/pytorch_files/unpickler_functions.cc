@@ -48,8 +48,34 @@ int64_t FindFunction(std::string_view module, std::string_view name) {
   return -1;
 }
 
+// The keys under which Lightning's checkpoints, and those of loops that people write, have a
+// model's state dict.
+constexpr std::array<std::string_view, 2> kStateDictKeys = {"state_dict", "model_state_dict"};
+
 // Returns a name in the file as it may be printed.
 std::string Shown(std::string_view name) { return Printable(std::string(name.substr(0, 100))); }
+
+// Returns the dict with this key in a dict, or null.
+const PickledValue* FindDict(const PickledValue& dict, std::string_view key) {
+  const PickledValue* found = nullptr;
+  for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
+    const PickledValue& name = *dict.items[i];
+    if (name.kind == PickledValue::Kind::kString && name.text == key) found = dict.items[i + 1];
+  }
+  return found != nullptr && found->kind == PickledValue::Kind::kDict ? found : nullptr;
+}
+
+// Returns some keys of a dict: "epoch", "model".
+std::string KeysOf(const PickledValue& dict) {
+  constexpr size_t kMost = 5;
+  std::string keys;
+  size_t shown = 0;
+  for (size_t i = 0; i + 1 < dict.items.size() && shown < kMost; i += 2) {
+    if (dict.items[i]->kind != PickledValue::Kind::kString) continue;
+    keys += (shown++ > 0 ? ", \"" : "\"") + Shown(dict.items[i]->text) + "\"";
+  }
+  return keys;
+}
 
 }  // namespace
 
@@ -161,17 +187,28 @@ const PickledValue& Unpickler::LoadStorage(const Value& id) {
 
 std::vector<std::pair<std::string, const PickledTensor*>> Unpickler::TensorsOf(
     const Value& value) const {
-  if (value.kind != Kind::kDict) {
-    throw InvalidArgument(file_ + ": holds no state dict",
-                          "save the model's weights with torch.save(model.state_dict(), FILE)");
+  constexpr char kHint[] = "save the model's weights with torch.save(model.state_dict(), FILE)";
+  if (value.kind != Kind::kDict) throw InvalidArgument(file_ + ": holds no state dict", kHint);
+  const Value* state = &value;
+  std::string prefix;
+  for (const std::string_view key : kStateDictKeys) {
+    const Value* const inner = FindDict(value, key);
+    if (inner == nullptr) continue;
+    if (state != &value) throw InvalidArgument(file_ + ": holds two state dicts", kHint);
+    state = inner;
+    prefix = std::string(key) + ".";
   }
   std::vector<std::pair<std::string, const PickledTensor*>> tensors;
-  for (size_t i = 0; i + 1 < value.items.size(); i += 2) {
-    const Value& name = *value.items[i];
-    const Value& item = *value.items[i + 1];
+  for (size_t i = 0; i + 1 < state->items.size(); i += 2) {
+    const Value& name = *state->items[i];
+    const Value& item = *state->items[i + 1];
     if (name.kind == Kind::kString && item.kind == Kind::kTensor) {
-      tensors.emplace_back(std::string(name.text), &item.tensor);
+      tensors.emplace_back(prefix + std::string(name.text), &item.tensor);
     }
+  }
+  if (tensors.empty() && !value.items.empty()) {
+    throw InvalidArgument(file_ + ": holds a dict without tensors; its keys are " + KeysOf(*state),
+                          kHint);
   }
   return tensors;
 }

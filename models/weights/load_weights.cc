@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "lathe/core/base/file.h"
@@ -44,16 +45,44 @@ bool IsOfPretraining(const std::string& name, const CheckpointNames& names) {
          name.starts_with(names.base_prefix + "pooler.");
 }
 
-// Maps each tensor's name in the model, a parameter's path, to its name in the file.
-std::map<std::string, std::string> FileNames(const StoredArrays& arrays,
+// What training programs put before a model's names: dicts round the state dict (unpickler.h),
+// DataParallel, torch.compile, and Lightning's modules, which mostly call their model so.
+constexpr std::string_view kWrappers[] = {"state_dict.", "model_state_dict.", "module.",
+                                          "_orig_mod.", "model."};
+
+bool AnyStartsWith(const StoredArrays& arrays, const std::string& prefix) {
+  return std::any_of(arrays.begin(), arrays.end(),
+                     [&](const auto& entry) { return entry.first.starts_with(prefix); });
+}
+
+// Returns the wrappers with which all names start, one after the other. A family's own base prefix
+// is one only if the base prefix follows it.
+std::string WrapperOf(const StoredArrays& arrays, const CheckpointNames& names) {
+  std::string wrapper;
+  const auto is_next = [&](std::string_view part) {
+    const std::string longer = wrapper + std::string(part);
+    const bool all = std::all_of(arrays.begin(), arrays.end(), [&](const auto& entry) {
+      return entry.first.starts_with(longer);
+    });
+    return all && (part != names.base_prefix || AnyStartsWith(arrays, longer + names.base_prefix));
+  };
+  while (!arrays.empty()) {
+    const auto* const next = std::find_if(std::begin(kWrappers), std::end(kWrappers), is_next);
+    if (next == std::end(kWrappers)) break;
+    wrapper += *next;
+  }
+  return wrapper;
+}
+
+// Maps each tensor's name in the model, a parameter's path, to its name in the file, which starts
+// with `wrapper`.
+std::map<std::string, std::string> FileNames(const StoredArrays& arrays, const std::string& wrapper,
                                              const CheckpointNames& names,
                                              const std::set<std::string>& parameters) {
-  const bool bare = std::none_of(arrays.begin(), arrays.end(), [&](const auto& entry) {
-    return entry.first.starts_with(names.base_prefix);
-  });
+  const bool bare = !AnyStartsWith(arrays, wrapper + names.base_prefix);
   std::map<std::string, std::string> file_names;
   for (const auto& [file_name, array] : arrays) {
-    std::string name = Renamed(file_name, names);
+    std::string name = Renamed(file_name.substr(wrapper.size()), names);
     // A head's tensor keeps its name even if the encoder's names get the prefix.
     if (bare && parameters.count(name) == 0 && !IsBuffer(name, names) &&
         !IsOfPretraining(name, names)) {
@@ -94,9 +123,10 @@ LoadPlan PlanLoad(const StoredArrays& arrays, const std::vector<Parameter>& para
   for (const Parameter& parameter : parameters) {
     paths.insert(parameter.name);
   }
-  std::map<std::string, std::string> file_names = FileNames(arrays, names, paths);
   LoadPlan plan;
   LoadReport& report = plan.report;
+  report.wrapper = WrapperOf(arrays, names);
+  std::map<std::string, std::string> file_names = FileNames(arrays, report.wrapper, names, paths);
   for (const Parameter& parameter : parameters) {
     const auto found = file_names.find(parameter.name);
     if (found == file_names.end()) {
@@ -137,6 +167,9 @@ LoadPlan PlanLoad(const StoredArrays& arrays, const std::vector<Parameter>& para
 
 std::string LoadReport::Summary() const {
   std::string out;
+  if (!wrapper.empty()) {
+    out = "all names in the checkpoint start with \"" + wrapper + "\", which is left out\n";
+  }
   AppendList(out, "parameters of the new head that get fresh values", fresh_head);
   AppendList(out, "parameters that the checkpoint lacks and that get fresh values", missing);
   AppendList(out, "parameters of another shape in the checkpoint that get fresh values",

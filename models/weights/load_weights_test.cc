@@ -170,6 +170,55 @@ TEST_F(LoadWeightsTest, SaveAndLoadAgainInOneArena) {
   }
 }
 
+TEST_F(LoadWeightsTest, LeavesOutWhatWrappersAdd) {
+  for (const std::string wrapper :
+       {"module.", "model.", "_orig_mod.module.", "state_dict.model._orig_mod."}) {
+    for (const std::string base : {"bert.", ""}) {
+      Write(EncoderTensors(wrapper + base, "weight", "bias"));
+      Model model;
+      const LoadReport report = LoadWeights(model, dir_, kNames);
+      ExpectEncoderLoaded(model);
+      EXPECT_EQ(report.wrapper, wrapper);
+      EXPECT_TRUE(report.Summary().starts_with("all names in the checkpoint start with \"" +
+                                               wrapper + "\", which is left out\n"))
+          << report.Summary();
+      EXPECT_TRUE(report.missing.empty());
+    }
+  }
+  // One tensor without the wrapper's name shows that there is no wrapper.
+  Tensors tensors = EncoderTensors("bert.", "weight", "bias");
+  tensors.emplace_back("module.bert.dense.weight", Tensor::FromVector<float>({1}));
+  Write(tensors);
+  Model model;
+  const LoadReport report = LoadWeights(model, dir_, kNames);
+  EXPECT_EQ(report.wrapper, "");
+  EXPECT_EQ(report.unexpected, (Names{"module.bert.dense.weight"}));
+}
+
+// ModernBERT's own names start with "model.", as those in Lightning's modules do.
+TEST_F(LoadWeightsTest, AFamilysOwnPrefixIsNoWrapper) {
+  class Own : public Module {
+   public:
+    Own() {
+      Register<Encoder>("model");
+      Register<Leaf>("classifier", Shape{3, 2}, 3);
+    }
+  };
+  const auto wrapper = [&](const Tensors& tensors) {
+    Write(tensors);
+    Own model;
+    const LoadReport report = LoadWeights(model, dir_, {.base_prefix = "model."});
+    EXPECT_EQ(ValuesOf(model, "model.dense.weight"), (std::vector<float>{1, 2, 3, 4}));
+    EXPECT_TRUE(report.missing.empty());
+    return report.wrapper;
+  };
+  EXPECT_EQ(wrapper(EncoderTensors("model.", "weight", "bias")), "");
+  Tensors whole = EncoderTensors("model.model.", "weight", "bias");
+  whole.emplace_back("model.classifier.bias", Tensor::FromVector<float>({1, 2, 3}));
+  EXPECT_EQ(wrapper(whole), "model.");
+  EXPECT_EQ(wrapper(EncoderTensors("module.model.", "weight", "bias")), "module.");
+}
+
 TEST_F(LoadWeightsTest, RejectsWhatCannotBeTheModels) {
   Model model;
   EXPECT_THROW(LoadWeights(model, dir_, kNames), Error);  // no file

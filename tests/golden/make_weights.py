@@ -4,7 +4,8 @@
   python3 tests/golden/make_weights.py [FAMILY ...]       # needs torch, transformers, safetensors, h5py
 
 Every family has: safetensors; pytorch_model.bin as zip, in the old form, with float16, and in shards; and, if TensorFlow
-has the family, tf_model.h5 whole and in shards. BERT has more: bfloat16, float64, strides, old shards, packed HDF5.
+has the family, tf_model.h5 whole and in shards. BERT has more: bfloat16, float64, strides, old shards, packed HDF5, and
+checkpoints of training programs: Lightning's, a loop's, DataParallel's.
 weights/FAMILY holds config.json, expected.safetensors (token ids and Transformers' logits in float64), and a folder for
 each format. All weights are multiples of 1/64 below 2, which float16 and bfloat16 hold exactly, so each format has the
 same values. Transformers wrote tf_model.h5 until version 4, with TensorFlow. The files here have its layout and its names.
@@ -66,6 +67,24 @@ def strange(state):
         else:
             result[name] = torch.nn.Parameter(value.t().contiguous().t() if value.dim() == 2 else value)
     return result
+
+
+def save_training_checkpoints(state, sub):
+    """The layouts of Lightning, of a loop with DataParallel, and of the latter alone."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    torch.save({"epoch": 1, "global_step": 3, "pytorch-lightning_version": "2.5.0",
+                "state_dict": OrderedDict(("model." + name, value) for name, value in state.items()),
+                "loops": {"fit_loop": {"state_dict": {}}}, "lr_schedulers": [],
+                "callbacks": {"ModelCheckpoint{'monitor': None}": {"best_model_score": torch.tensor(0.5), "best_model_path": ""}},
+                "optimizer_states": [optimizer.state_dict()], "hyper_parameters": {"learning_rate": 1e-3}},
+               sub("lightning") / "pytorch_model.bin")
+    parallel = OrderedDict(("module." + name, value) for name, value in state.items())
+    save_old({"epoch": 1, "model_state_dict": parallel, "optimizer_state_dict": optimizer.state_dict(), "loss": torch.tensor(0.5)},
+             sub("loop") / "pytorch_model.bin")
+    save_old(parallel, sub("data-parallel") / "pytorch_model.bin")
 
 
 def in_shards(state, folder, ending, save):
@@ -207,6 +226,8 @@ def save_fuzz_corpus(folder):
     torch.save(state, folder / "ok_protocol_4", pickle_protocol=4)
     torch.save(dict(weight=matrix), folder / "ok_small")
     torch.save([matrix], folder / "bad_list")
+    torch.save(dict(epoch=1, state_dict={"module.weight": matrix}, optimizer_states=[{"lr": 0.1, 0: None}]), folder / "ok_checkpoint")
+    torch.save(dict(epoch=1, net=dict(weight=matrix)), folder / "bad_checkpoint")
     torch.serialization.set_crc32_options(True)
     save_old(state, folder / "ok_old")
     save_old(dict(weight=matrix, code=Code()), folder / "bad_function_old")
@@ -247,6 +268,7 @@ def main(families):
                 torch.save({n: value.to(dtype) for n, value in state.items()}, sub(name) / "pytorch_model.bin")
             in_shards(state, sub("shards-old"), ".bin", save_old)
             save_h5_packed(model, sub("h5-packed") / "tf_model.h5")
+            save_training_checkpoints(state, sub)
         with torch.no_grad():
             ids = torch.tensor(IDS)
             logits = model.double()(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
