@@ -130,7 +130,9 @@ std::string Accelerator::SaveState(const std::string& dir) {
   ++project.iteration;
   if (!automatic || !project.total_limit || !is_main_process()) return path;
   std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
-  std::erase_if(states, [&](const NumberedFolder& s) { return s.number >= project.iteration; });
+  // Links are left alone, and don't count, as with RotateCheckpoints.
+  std::erase_if(
+      states, [&](const NumberedFolder& s) { return s.is_link || s.number >= project.iteration; });
   for (size_t i = 0;
        i + 1 < states.size() && std::ssize(states) - static_cast<int64_t>(i) > *project.total_limit;
        ++i)

@@ -169,14 +169,17 @@ TEST(AcceleratorStateTest, AutomaticNamesLimitsAndHooks) {
     EXPECT_EQ(accelerator.LoadState(), Folder("project") + "/checkpoints/checkpoint_2");
     EXPECT_EQ(loaded, "mine");
     EXPECT_EQ(accelerator.save_iteration(), 3);
-    // The damaged state gives way, and so does what a killed process left.
+    // The damaged state gives way, and so does what a killed process left. A link stays.
     accelerator.OnMainProcess([] {
       fs::create_directory(Folder("project") + "/checkpoints/.checkpoint.tmp.checkpoint_3.77");
+      fs::create_symlink("../kept", Folder("project") + "/checkpoints/checkpoint_1");
     });
     EXPECT_EQ(accelerator.SaveState(), Folder("project") + "/checkpoints/checkpoint_3");
     accelerator.OnMainProcess([] {
       EXPECT_NO_THROW(OpenCheckpoint(Folder("project") + "/checkpoints/checkpoint_3"));
-      EXPECT_EQ(std::distance(fs::directory_iterator(Folder("project") + "/checkpoints"), {}), 2);
+      EXPECT_TRUE(fs::exists(Folder("project") + "/checkpoints/checkpoint_2"));
+      EXPECT_TRUE(fs::is_symlink(Folder("project") + "/checkpoints/checkpoint_1"));
+      EXPECT_EQ(std::distance(fs::directory_iterator(Folder("project") + "/checkpoints"), {}), 3);
     });
     return std::string();
   });

@@ -57,6 +57,19 @@ void Exchange(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) != 0) throw FileError(to, errno);
 }
 
+// Throws if the path leads to no folder.
+void CheckFolder(const std::string& path) {
+  std::error_code code;
+  if (fs::is_directory(path, code)) return;
+  const fs::path linked = fs::read_symlink(path, code);
+  if (!code) {
+    throw NotFound(path + ": is a link to " + linked.string() + ", which is no folder here",
+                   "is the disk mounted that holds the checkpoint?");
+  }
+  throw NotFound(path + ": there is no such checkpoint",
+                 "name a folder checkpoint-STEP that a training has saved");
+}
+
 }  // namespace
 
 std::string CheckpointName(int64_t step) { return std::string(kPrefix) + std::to_string(step); }
@@ -69,8 +82,9 @@ std::vector<NumberedFolder> ListNumberedFolders(const std::string& parent,
     const std::string name = at->path().filename();
     const int64_t number = NumberOf(name, prefix);
     std::error_code ignored;
-    if (number >= 0 && at->is_directory(ignored) && !at->is_symlink(ignored))
-      found.push_back({number, parent + "/" + name});
+    const bool is_link = at->is_symlink(ignored);
+    if (number >= 0 && (is_link || at->is_directory(ignored)))
+      found.push_back({number, parent + "/" + name, is_link});
   }
   std::sort(found.begin(), found.end(),
             [](const NumberedFolder& a, const NumberedFolder& b) { return a.number < b.number; });
@@ -125,11 +139,8 @@ Error CheckpointDraft::Shown(const Error& e) const {
 
 FoundCheckpoint OpenCheckpoint(const std::string& path) {
   FoundCheckpoint found{path, {}};
+  CheckFolder(path);
   std::error_code code;
-  if (!fs::is_directory(path, code)) {
-    throw NotFound(path + ": there is no such checkpoint",
-                   "name a folder checkpoint-STEP that a training has saved");
-  }
   if (!fs::exists(path + "/" + kManifestFile, code)) {
     throw NotFound(path + ": is no whole checkpoint: it has no " + kManifestFile,
                    "name a folder checkpoint-STEP that a training has saved");
@@ -145,7 +156,8 @@ FoundCheckpoint OpenCheckpoint(const std::string& path) {
 
 CheckpointSearch FindNewestCheckpoint(const std::string& parent) {
   struct Candidate {
-    int64_t run, step;
+    int64_t run, step;  // of the manifest, as a link may have any number in its name
+    bool is_folder;     // of two with the same step, a folder goes before a link
     std::string path;
   };
   std::vector<Candidate> candidates;
@@ -160,13 +172,15 @@ CheckpointSearch FindNewestCheckpoint(const std::string& parent) {
   };
   for (const NumberedFolder& named : ListCheckpoints(parent)) {
     try {
-      candidates.push_back({ReadManifest(named.path).run, named.number, named.path});
+      CheckFolder(named.path);
+      const CheckpointManifest manifest = ReadManifest(named.path);
+      candidates.push_back({manifest.run, manifest.step, !named.is_link, named.path});
     } catch (const Error& e) {
       leave_out(named.path, e);
     }
   }
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return std::tie(a.run, a.step) > std::tie(b.run, b.step);
+    return std::tie(a.run, a.step, a.is_folder) > std::tie(b.run, b.step, b.is_folder);
   });
   for (const Candidate& candidate : candidates) {
     try {
@@ -195,6 +209,7 @@ void RotateCheckpoints(const std::string& parent, int64_t run, int64_t newest, i
                        const std::function<bool(const std::string&)>& keep) {
   std::vector<std::string> own;
   for (const NumberedFolder& named : ListCheckpoints(parent)) {
+    if (named.is_link) continue;
     try {
       if (named.number <= newest && ReadManifest(named.path).run == run) own.push_back(named.path);
     } catch (const Error&) {

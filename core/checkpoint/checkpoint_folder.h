@@ -50,7 +50,8 @@ struct FoundCheckpoint {
   CheckpointManifest manifest;
 };
 
-// Reads and verifies the checkpoint `path`. Throws if it isn't whole, or holds the model alone.
+// Reads and verifies the checkpoint `path`, which may be a link to a folder. Throws if it isn't
+// whole, or holds the model alone.
 FoundCheckpoint OpenCheckpoint(const std::string& path);
 
 // What lies in a folder.
@@ -58,8 +59,8 @@ struct CheckpointSearch {
   std::optional<FoundCheckpoint> newest;  // the newest one that is whole and can be resumed
   std::vector<std::string> left_out;      // for people: the newer ones, each with the reason
 };
-// The newest is the one of the last training, and there the one with the most steps. A folder that
-// doesn't exist holds none.
+// The newest is the one of the last training, and there the one with the most steps. A link to a
+// checkpoint elsewhere counts as one. A folder that doesn't exist holds none.
 CheckpointSearch FindNewestCheckpoint(const std::string& parent);
 
 // Returns a number for a new training in this folder: above those of all manifests there.
@@ -69,19 +70,21 @@ int64_t NextRun(const std::string& parent);
 struct NumberedFolder {
   int64_t number;
   std::string path;
+  bool is_link = false;  // a symbolic link, which may lead nowhere
 };
-// Returns the folders in `parent` whose names are `prefix` and a number, lowest number first. Links
-// to folders are left out. A parent that doesn't exist holds none.
+// Returns the folders in `parent`, and the links, whose names are `prefix` and a number, lowest
+// number first. A parent that doesn't exist holds none.
 std::vector<NumberedFolder> ListNumberedFolders(const std::string& parent, std::string_view prefix);
 
-// Removes a checkpoint, so that no half of it ever has its name. An error leaves hidden remains,
-// which SweepDrafts removes.
+// Removes a checkpoint, so that no half of it ever has its name. Removes only the link if it is
+// one. An error leaves hidden remains, which SweepDrafts removes.
 void RemoveCheckpoint(const std::string& path);
 
 // Deletes the oldest checkpoints of the training `run` until `limit` are left, after that of step
 // `newest` was saved, which stays. Those that `keep` returns true for stay, too. Those of other
 // trainings are left alone. So are those with more steps: they were not whole when the training
-// went on from an earlier one.
+// went on from an earlier one. Links are left alone and don't count: people make them for
+// checkpoints that they keep elsewhere.
 void RotateCheckpoints(const std::string& parent, int64_t run, int64_t newest, int64_t limit,
                        const std::function<bool(const std::string& path)>& keep);
 

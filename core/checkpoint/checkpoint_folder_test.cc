@@ -105,9 +105,9 @@ TEST_F(CheckpointFolderTest, EachChangeOfEachFileIsFound) {
 TEST_F(CheckpointFolderTest, FindsTheNewestWholeOne) {
   EXPECT_EQ(Newest(), "none");
   for (const int64_t step : {3, 9, 12}) Save(step);
-  fs::create_directory(root_ + "/checkpoint-20");    // not Lathe's
-  fs::create_directory(root_ + "/checkpoint-0030");  // no name of ours
-  fs::create_directory_symlink(Path(3), root_ + "/checkpoint-40");
+  fs::create_directory(root_ + "/checkpoint-20");                   // not Lathe's
+  fs::create_directory(root_ + "/checkpoint-0030");                 // no name of ours
+  fs::create_directory_symlink(Path(3), root_ + "/checkpoint-40");  // its manifest says 3
   EXPECT_EQ(Newest(), "checkpoint-12");
   fs::resize_file(Path(12) + "/model", 3);
   fs::remove(Path(9) + "/state.json");
@@ -117,6 +117,65 @@ TEST_F(CheckpointFolderTest, FindsTheNewestWholeOne) {
             (std::vector<std::string>{"checkpoint-20: manifest.json: No such file or directory",
                                       "checkpoint-12: model: has 3 bytes, but its manifest says 7",
                                       "checkpoint-9: state.json: No such file or directory"}));
+}
+
+// Users move checkpoints to other disks and leave links to them.
+TEST_F(CheckpointFolderTest, ALinkToACheckpointCountsAsOne) {
+  const std::string disk = root_ + "/disk";
+  fs::create_directory(disk);
+  for (const int64_t step : {3, 9, 12}) Save(step);
+  fs::rename(Path(12), disk + "/moved");
+  fs::create_directory_symlink("disk/moved", Path(12));
+  const CheckpointSearch search = FindNewestCheckpoint(root_);
+  ASSERT_TRUE(search.newest);
+  EXPECT_EQ(search.newest->path, Path(12));
+  EXPECT_EQ(search.newest->manifest.step, 12);
+  EXPECT_TRUE(search.left_out.empty());
+  EXPECT_EQ(NextRun(root_), 2);
+  fs::resize_file(disk + "/moved/model", 3);
+  EXPECT_EQ(FindNewestCheckpoint(root_).left_out,
+            std::vector<std::string>{"checkpoint-12: model: has 3 bytes, but its manifest says 7"});
+}
+
+TEST_F(CheckpointFolderTest, ALinkThatLeadsNowhereIsLeftOutWithTheReason) {
+  Save(3);
+  fs::create_symlink("/unmounted/checkpoint-9", Path(9));
+  fs::create_symlink(Path(3) + "/model", Path(10));
+  fs::create_symlink(Path(11), Path(11));
+  const CheckpointSearch search = FindNewestCheckpoint(root_);
+  ASSERT_TRUE(search.newest);
+  EXPECT_EQ(search.newest->path, Path(3));
+  EXPECT_EQ(search.left_out,
+            (std::vector<std::string>{
+                "checkpoint-9: is a link to /unmounted/checkpoint-9, which is no folder here",
+                "checkpoint-10: is a link to " + Path(3) + "/model, which is no folder here",
+                "checkpoint-11: is a link to " + Path(11) + ", which is no folder here"}));
+  EXPECT_THROW(OpenCheckpoint(Path(9)), Error);
+}
+
+// Nothing outside of the folder is deleted, whatever is saved, rotated or removed.
+TEST_F(CheckpointFolderTest, WhatALinkLeadsToStays) {
+  const std::string disk = root_ + "/disk", moved = disk + "/moved";
+  fs::create_directory(disk);
+  for (const int64_t step : {1, 2, 3, 4}) Save(step);
+  fs::rename(Path(2), moved);
+  fs::create_directory_symlink(moved, Path(2));
+  RotateCheckpoints(root_, 1, 4, 2, [](const std::string&) { return false; });
+  EXPECT_FALSE(fs::exists(Path(1)));
+  for (const int64_t step : {2, 3, 4}) EXPECT_TRUE(fs::exists(Path(step))) << step;
+  EXPECT_TRUE(fs::is_symlink(Path(2)));
+  Save(2, 1, "other!!");  // the training has gone on from before
+  EXPECT_FALSE(fs::is_symlink(Path(2)));
+  EXPECT_EQ(ReadFile(Path(2) + "/model"), "other!!");
+  EXPECT_EQ(ReadFile(moved + "/model"), "weights");
+  fs::create_directory_symlink(moved, Path(9));
+  RemoveCheckpoint(Path(9));
+  EXPECT_FALSE(fs::is_symlink(Path(9)));
+  EXPECT_NO_THROW(OpenCheckpoint(moved));
+  fs::create_directory_symlink(moved, root_ + "/.checkpoint.trash.checkpoint-9.77");
+  SweepDrafts(root_);
+  EXPECT_NO_THROW(OpenCheckpoint(moved));
+  EXPECT_EQ(CountEntries(), 4);  // disk and three checkpoints
 }
 
 TEST_F(CheckpointFolderTest, ALaterTrainingCountsMoreThanMoreSteps) {
