@@ -66,9 +66,11 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
   CheckAccelerator(accelerator_, arguments_);
   if (arguments_.eval_strategy != "no") CheckMetricName();
   if (out_ == nullptr && saves() && accelerator_.is_main_process()) {
+    CheckNotClaimed(arguments_.output_dir);
     own_out_.emplace(arguments_.output_dir, MayUseFilledOutputDir(arguments_));
     out_ = &*own_out_;
   }
+  if (out_ != nullptr) claim_.emplace(out_->path());
   if (out_ != nullptr) good_values_.emplace(out_->path());
   steps_per_epoch_ = DivideUp(loader_.size(), arguments_.gradient_accumulation_steps);
   const double planned =

@@ -32,6 +32,7 @@
 #include "lathe/optim/schedules.h"
 #include "lathe/train/callback.h"
 #include "lathe/train/checkpoint/checkpoint_saver.h"
+#include "lathe/train/checkpoint/folder_claim.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/frozen_encoder.h"
 #include "lathe/train/support/output_dir.h"
@@ -64,7 +65,9 @@ class Trainer {
   // `accelerator` and `inputs.out` must outlive the trainer. The arguments do_train, do_eval,
   // do_predict, num_threads and log_level are for programs; the trainer ignores them. Throws for
   // arguments that are out of range, or don't fit each other, the data or the accelerator. Messages
-  // name their fields. With several ranks, all make their Trainers together.
+  // name their fields. With several ranks, all make their Trainers together. The main process
+  // claims the output folder (train/checkpoint/folder_claim.h) for as long as its Trainer exists.
+  // Throws UsageError if another process has claimed it.
   Trainer(const TrainingArguments& arguments, Accelerator& accelerator, TrainerInputs inputs,
           std::vector<std::shared_ptr<Callback>> callbacks = {});
 
@@ -209,6 +212,7 @@ class Trainer {
   bool agrees_on_control_ = false;    // several ranks, and callbacks that change the control
   std::optional<OutputDir> own_out_;  // if inputs_.out is null
   OutputDir* out_;                    // null except on the main process
+  std::optional<FolderClaim> claim_;  // of out_
   SequenceClassifier& model_;
   DataLoader loader_;
   std::unique_ptr<Optimizer> own_optimizer_;

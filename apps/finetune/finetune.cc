@@ -35,6 +35,7 @@
 #include "lathe/distributed/job/job.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/train/callbacks/callbacks.h"
+#include "lathe/train/checkpoint/folder_claim.h"
 #include "lathe/train/checkpoint/job_mark.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/evaluation.h"
@@ -99,7 +100,8 @@ class FinetuneRun {
   const FinetuneArguments& options_;
   Accelerator accelerator_;
   Printer printer_;
-  std::optional<OutputDir> out_;  // on the main process
+  std::optional<OutputDir> out_;      // on the main process
+  std::optional<FolderClaim> claim_;  // there, if it trains: while data is read, too
   Task task_;
   std::shared_ptr<EarlyStoppingCallback> early_stopping_;  // null without a patience
   std::shared_ptr<ReportCallback> report_;                 // null before the training
@@ -113,7 +115,10 @@ void FinetuneRun::OpenOutput() {
   nlohmann::json refusal = nlohmann::json::array();
   if (accelerator_.is_main_process()) {
     try {
+      // A folder in use is refused as such, and not because it is filled.
+      if (options_.do_train) CheckNotClaimed(options_.output_dir);
       out_.emplace(options_.output_dir, !options_.do_train || MayUseFilledOutputDir(options_));
+      if (options_.do_train) claim_.emplace(out_->path());
       CheckNoOtherModel(*out_, options_);
     } catch (const UsageError& e) {
       refusal = {e.message(), e.hint()};
@@ -132,6 +137,7 @@ void FinetuneRun::Load() {
   // Reading files may take any time, so a lost rank and a signal must be able to end it.
   const LostRankAlarm lost_rank_alarm(accelerator_.group());
   const InterruptAlarm interrupt_alarm([this](int signal_number) {
+    claim_.reset();
     out_.reset();
     const std::string download = AbandonDownload();
     printer_.out() << (download.empty() ? kNothingDone : download) << std::endl;

@@ -1,8 +1,12 @@
-// Tests what else may lie in an output folder: checkpoints that were moved to other disks.
+// Tests who may write to an output folder, and what may lie there: another training that still
+// runs, checkpoints that were moved to other disks.
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <cstring>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lathe/apps/testing/cli_testing.h"
@@ -28,6 +32,37 @@ class OutputFolderTest : public LaunchedTest {
     return args;
   }
 };
+
+// One training writes to a folder at a time. Evaluations are welcome meanwhile.
+TEST_F(OutputFolderTest, ASecondTrainingIsRefusedWhileTheFirstRuns) {
+  RunResult first;
+  std::thread job([&] {
+    first = RunProgram("finetune", Options({"--max_steps", "100000", "--save_steps", "500"}));
+  });
+  constexpr char kProcess[] = "process ";
+  std::string holder;
+  EXPECT_TRUE(WaitUntil([&] { return Exists("out/checkpoint-500"); }));
+  if (Exists("out/.lathe_lock")) holder = Read("out/.lathe_lock");
+  const bool named = holder.starts_with(kProcess);
+  EXPECT_TRUE(named) << holder;
+  holder = holder.substr(0, holder.find('\n'));
+  for (const Args& more :
+       {Args{}, Args{"--overwrite_output_dir"}, Args{"--resume_from_checkpoint", "true"}}) {
+    ExpectError(RunProgram("finetune", Options(more)),
+                Path("out") + ": output_dir is in use by " + holder, 2);
+  }
+  const RunResult evaluation = RunProgram(
+      "finetune", {"--model_name_or_path", Path("out/checkpoint-500"), "--validation_file",
+                   Path("dev.csv"), "--do_eval", "--output_dir", Path("out")});
+  EXPECT_EQ(evaluation.exit_code, 0) << evaluation.err;
+  if (named) kill(std::stoi(holder.substr(strlen(kProcess))), SIGKILL);
+  job.join();
+  EXPECT_EQ(first.exit_code, 128 + SIGKILL) << first.out << first.err;
+  const RunResult next = RunProgram(
+      "finetune", Options({"--max_steps", "6", "--overwrite_output_dir", "--do_predict"}));
+  EXPECT_EQ(next.exit_code, 0) << next.err;
+  EXPECT_FALSE(Exists("out/.lathe_lock"));
+}
 
 // The newest checkpoint lies elsewhere, an older one on a disk that is gone.
 TEST_F(OutputFolderTest, GoesOnThroughALinkAndDeletesNothingElsewhere) {

@@ -106,13 +106,14 @@ std::vector<std::string> NamesIn(const std::string& dir) {
   return names;
 }
 
-// Returns true if the folder is empty, or a job has left only its mark there.
+// Returns true if the folder is empty, or a job has left only its mark and its lock there.
 bool HoldsNothing(const std::string& dir) {
   std::error_code code;
   fs::directory_iterator at(dir, code);
   ThrowIf(code, dir);
   for (const fs::directory_iterator end; at != end; at.increment(code)) {
-    if (at->path().filename() != kJobMark) return false;
+    const std::string name = at->path().filename();
+    if (name != kJobMark && name != kFolderLock) return false;
   }
   ThrowIf(code, dir);
   return true;

@@ -18,12 +18,14 @@ namespace lathe {
 
 // A hidden file by which a job knows its own folder after a restart (train/checkpoint/job_mark.h).
 inline constexpr char kJobMark[] = ".lathe_job.json";
+// A hidden file that a training locks while it may write (train/checkpoint/folder_claim.h).
+inline constexpr char kFolderLock[] = ".lathe_lock";
 
 class OutputDir {
  public:
   // Makes the folder if it doesn't exist and checks that files can be written to it. Throws if it
   // is no folder or can't be written to. Throws UsageError if it holds anything but kJobMark and
-  // `allow_existing` is false.
+  // kFolderLock, and `allow_existing` is false.
   OutputDir(std::string path, bool allow_existing);
   // Removes the folders that the constructor made if nothing was written.
   ~OutputDir();
