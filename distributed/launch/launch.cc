@@ -18,7 +18,6 @@
 #include <iostream>
 #include <new>
 #include <sstream>
-#include <thread>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
@@ -256,11 +255,10 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
   if (options.max_restarts > 0)
     options.environment.emplace_back(kMaxRestartsVariable, std::to_string(options.max_restarts));
   RestartPolicy policy(options.max_restarts);
-  std::chrono::milliseconds pause(0);
+  WatchedSignals signals;
   for (;;) {
-    std::this_thread::sleep_for(pause);  // a signal ends the launcher here, as no rank runs
     const auto start = std::chrono::steady_clock::now();
-    RankSupervisor supervisor(options.supervisor);
+    RankSupervisor supervisor(options.supervisor, signals);
     const int exit_code = RunOnce(program, arguments, options, supervisor);
     if (!policy.StartsAgain(exit_code, supervisor.ended_by_signal())) return exit_code;
     if (options.restart_with_ranks_left) {
@@ -273,7 +271,12 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
     std::cerr << "lathe launch: starting the job again with " << options.num_processes
               << (options.num_processes == 1 ? " process" : " processes") << ", restart "
               << policy.restarts() << " of " << options.max_restarts << std::endl;
-    pause = policy.Pause(std::chrono::steady_clock::now() - start);
+    const int signal_number =
+        signals.WaitFor(policy.Pause(std::chrono::steady_clock::now() - start));
+    if (signal_number == 0) continue;
+    std::cerr << "lathe launch: signal " << signal_number << " (" << strsignal(signal_number)
+              << ") came before that, so the job is not started again" << std::endl;
+    return 128 + signal_number;
   }
 }
 
@@ -293,7 +296,8 @@ int Launch(const std::function<void()>& function, int num_processes, LaunchOptio
   }
   std::cout.flush();  // otherwise each rank would print again what is buffered here
   std::fflush(nullptr);
-  RankSupervisor supervisor(options.supervisor);
+  WatchedSignals signals;
+  RankSupervisor supervisor(options.supervisor, signals);
   StartRanks(supervisor, options, [&](int rank, const Environment& environment) {
     return [&function, rank, environment] {
       clearenv();

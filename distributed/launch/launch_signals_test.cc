@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "lathe/distributed/launch/launch_testing.h"
 
@@ -142,6 +143,42 @@ TEST(LaunchProgram, KillsAfterTheGraceWhatIgnoresSigterm) {
   EXPECT_EQ(launcher.err(),
             "lathe launch: ranks 0, 1 did not end within 0.3 s of being told to; they are "
             "killed\n");
+}
+
+// No rank runs in the pause before a restart. The sixth pause would last 3.2 s.
+TEST(LaunchProgram, ASignalEndsThePauseBeforeARestart) {
+  const std::pair<int, const char*> signals[] = {{SIGINT, "signal 2 (Interrupt)"},
+                                                 {SIGTERM, "signal 15 (Terminated)"}};
+  for (const auto& [signal_number, name] : signals) {
+    LaunchOptions options = Ranks(1);
+    options.max_restarts = 9;
+    Launcher launcher(Script("echo start; exit 3"), options);
+    EXPECT_TRUE(Eventually([&] {
+      return launcher.err().find("restart 6 of 9\n") != std::string::npos;
+    })) << launcher.err();
+    const auto start = std::chrono::steady_clock::now();
+    launcher.Kill(signal_number);
+    EXPECT_EQ(launcher.Wait(), 128 + signal_number);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(2500));
+    EXPECT_TRUE(launcher.err().ends_with(std::string("restart 6 of 9\nlathe launch: ") + name +
+                                         " came before that, so the job is not started again\n"))
+        << launcher.err();
+    EXPECT_EQ(Lines(launcher.out()).size(), 6u);
+  }
+}
+
+// Signals are watched for once for all starts, and yet each start leaves them as they were.
+TEST(LaunchProgram, ARestartedRankGetsSignalsToo) {
+  LaunchOptions options = Ranks(1);
+  options.max_restarts = 1;
+  Launcher launcher(Script("test -n \"$TORCHELASTIC_RESTART_COUNT\" || exit 3; "
+                           "trap 'echo saved; exit 143' TERM; echo ready; "
+                           "while :; do sleep 0.05; done"),
+                    options);
+  launcher.WaitForLines(1);
+  launcher.Kill(SIGTERM);
+  EXPECT_EQ(launcher.Wait(), 128 + SIGTERM);
+  EXPECT_EQ(launcher.out(), "ready\nsaved\n");
 }
 
 TEST(LaunchProgram, EndsThoughNobodyReadsItsOutput) {

@@ -106,6 +106,20 @@ int WatchedSignals::Next() {
   return read(fd_.fd(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
 }
 
+int WatchedSignals::WaitFor(std::chrono::milliseconds time) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + time;
+  for (;;) {
+    while (const int signal_number = Next()) {
+      if (signal_number != SIGCHLD) return signal_number;
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0) return 0;
+    pollfd polled = {fd(), POLLIN, 0};
+    poll(&polled, 1, static_cast<int>(left.count()));
+  }
+}
+
 RankSupervisor::~RankSupervisor() {
   SignalAll(SIGKILL);
   for (const Rank& rank : ranks_) {

@@ -1,5 +1,10 @@
 // Forks the ranks of a job on this machine and makes sure that they end together.
 //
+//   WatchedSignals signals;
+//   RankSupervisor supervisor(options, signals);
+//   for (int rank = 0; rank < 4; ++rank) supervisor.Start(rank, [] { ... });
+//   int exit_code = supervisor.Wait();
+//
 // - A rank is the leader of a process group (setpgid) and finds standard input empty (but see
 //   pass_input). It dies with the thread that started it, however that thread ends. So do the
 //   processes that it has started in its group. When it ends, those that are left are killed.
@@ -41,6 +46,12 @@ struct SupervisorOptions {
   bool pass_input = false;  // the first rank that is started gets standard input
 };
 
+// Opens /dev/null for standard streams that are closed, so that the next file or pipe doesn't get
+// their numbers.
+struct OpenStandardStreams {
+  OpenStandardStreams();
+};
+
 // While it lives, this thread reads the watched signals from fd(), and SIGPIPE is ignored.
 class WatchedSignals {
  public:
@@ -53,22 +64,22 @@ class WatchedSignals {
   int fd() const { return fd_.fd(); }
   // Returns the next signal that has come; 0 if none has.
   int Next();
+  // Waits for a signal other than SIGCHLD and returns it; 0 if none comes within `time`.
+  int WaitFor(std::chrono::milliseconds time);
 
  private:
+  OpenStandardStreams streams_;  // before fd_, which must not get the number of one
   FileDescriptor fd_;
   sigset_t old_mask_;
   struct sigaction old_child_, old_pipe_;
 };
 
-// Opens /dev/null for standard streams that are closed, so that the next file or pipe doesn't get
-// their numbers.
-struct OpenStandardStreams {
-  OpenStandardStreams();
-};
-
 class RankSupervisor {
  public:
-  explicit RankSupervisor(const SupervisorOptions& options) : options_(options) {}
+  // `signals` must outlive the supervisor. Several supervisors may use it one after another, so
+  // that no signal is lost between them.
+  RankSupervisor(const SupervisorOptions& options, WatchedSignals& signals)
+      : options_(options), signals_(signals) {}
   // Kills the ranks that still run.
   ~RankSupervisor();
   RankSupervisor(const RankSupervisor&) = delete;
@@ -129,8 +140,7 @@ class RankSupervisor {
   void Say(const std::string& text);
 
   SupervisorOptions options_;
-  OpenStandardStreams streams_;
-  WatchedSignals signals_;
+  WatchedSignals& signals_;
   TaggedOutput output_;
   OrphanGuard guard_;
   EndedRanksRecord ended_;

@@ -100,6 +100,21 @@ TEST_F(LaunchTest, PassesSignalsOn) {
   }
 }
 
+// A process that has left the job tells when the launcher pauses, for 3.2 s after the sixth start.
+TEST_F(LaunchTest, ASignalEndsThePauseBeforeARestart) {
+  const RunResult run =
+      Launch({"--max_restarts", "9"},
+             "n=${TORCHELASTIC_RESTART_COUNT:-0}; echo start $n; if test $n = 5; then "
+             "setsid -f sh -c 'sleep 0.7; echo it pauses'; sleep 0.2; fi; exit 3",
+             {.interrupt_after = "it pauses\n", .interrupt_signal = SIGTERM});
+  EXPECT_EQ(run.exit_code, 128 + SIGTERM) << run.err;
+  EXPECT_TRUE(run.out.ends_with("start 5\nit pauses\n")) << run.out;
+  EXPECT_TRUE(
+      run.err.ends_with("restart 6 of 9\nlathe launch: signal 15 (Terminated) came before that, "
+                        "so the job is not started again\n"))
+      << run.err;
+}
+
 TEST_F(LaunchTest, InputIsForTheFirstProcess) {
   const RunResult run =
       Launch({"--num_processes", "2"}, "sed s/^/$RANK:/", {.input = "one\ntwo\n"});
