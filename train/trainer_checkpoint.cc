@@ -280,7 +280,12 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
     found = OpenCheckpoint(wish);
   }
   if (!found) {
-    if (wish.empty()) return found;  // the job was lost before its first checkpoint
+    if (wish.empty()) {  // the job was lost before its first checkpoint
+      for (const std::string& reason : search.left_out) notes_.push_back("left out " + reason);
+      notes_.push_back(
+          "the job was started again, and begins at the first step, as it has no whole checkpoint");
+      return found;
+    }
     if (folder.empty()) {
       throw InvalidArgument("resume_from_checkpoint true needs output_dir",
                             "name the folder that holds the checkpoints");

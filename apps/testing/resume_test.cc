@@ -221,6 +221,10 @@ TEST_F(ResumeTest, AJobThatIsLostBeforeItsFirstCheckpointBeginsAnewInItsFolder) 
   const RunResult run = Launch(1, command, {}, {"--max_restarts", "1"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_TRUE(Contains(run.err, "restart 1 of 1")) << run.err;
+  EXPECT_TRUE(Contains(run.out,
+                       "the job was started again, and begins at the first step, as it has no "
+                       "whole checkpoint\n"))
+      << run.out;
   EXPECT_EQ(Read("out/model.safetensors"), Read("whole/model.safetensors"));
   EXPECT_TRUE(Exists("out/mine"));
   EXPECT_FALSE(Exists("out/.lathe_job.json"));
