@@ -168,6 +168,8 @@ class Trainer {
   // Marks the output folder as this job's, so that it may go on there after a restart. Returns a
   // warning if that fails, else "".
   std::string MarkOutput();
+  // Gives the parameters the values in the folder's model.safetensors.
+  void ReadParameters(const std::string& dir);
   // Goes on from the checkpoint that the arguments name. A job that its launcher has started again
   // goes on from its own newest one.
   void Resume();
@@ -203,7 +205,10 @@ class Trainer {
   // Saving when other ranks are lost (trainer_lost_ranks.cc).
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);
   std::optional<std::string> GoBackIfNeeded(const Error& lost);
-  std::string RestoreSnapshotIfAny();
+  void RestoreSnapshot();
+  // Returns the newest whole checkpoint that this training has written, or else the one that it has
+  // gone on from. Nullopt if there is none.
+  std::optional<FoundCheckpoint> NewestOwnCheckpoint() const;
 
   TrainingArguments arguments_;
   Accelerator& accelerator_;

@@ -36,15 +36,6 @@ StateDict WithValues(const json& values) {
   return state;
 }
 
-// Gives the parameters the values in the folder's model.safetensors.
-void ReadParameters(const std::vector<Parameter>& parameters, const std::string& dir) {
-  const SafetensorsReader reader(dir + "/model.safetensors");
-  for (const Parameter& parameter : parameters) {
-    Tensor tensor = parameter.tensor;
-    reader.Read(parameter.name, tensor);
-  }
-}
-
 }  // namespace
 
 // --- saving ---
@@ -214,8 +205,8 @@ void Trainer::SaveInterrupted() {
 std::string Trainer::SaveCheckpointAlone(bool complete) {
   if (!complete || optimizer_.shards() != nullptr || arguments_.save_only_model) {
     // The lost rank has taken its part of the moments with it.
-    const CheckpointSearch search = FindNewestCheckpoint(out_->path());
-    if (search.newest) return "; training can go on from " + search.newest->path;
+    if (const auto newest = NewestOwnCheckpoint())
+      return "; training can go on from " + newest->path;
     return arguments_.save_only_model
                ? "; training can't go on from it: save_only_model leaves out what that needs"
                : "; training can't go on from it: save_steps saves checkpoints next time";
@@ -230,6 +221,14 @@ std::string Trainer::SaveCheckpointAlone(bool complete) {
   const std::optional<SavedCheckpoint> saved = saver.Poll();
   if (saved->error) return "; no checkpoint was saved: " + saved->error->message();
   return "; training can go on from " + saved->path;
+}
+
+void Trainer::ReadParameters(const std::string& dir) {
+  const SafetensorsReader reader(dir + "/model.safetensors");
+  for (const Parameter& parameter : model_.Parameters()) {
+    Tensor tensor = parameter.tensor;
+    reader.Read(parameter.name, tensor);
+  }
 }
 
 void Trainer::LoadBestModel() {
@@ -249,7 +248,7 @@ void Trainer::LoadBestModel() {
   }
   best = accelerator_.GatherObject(best)[0];
   if (best.empty()) return;
-  ReadParameters(model_.Parameters(), best);
+  ReadParameters(best);
 }
 
 // --- resuming ---
@@ -347,7 +346,7 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   const json saved = ReadTrainerState(file);
   const StateDict own = OwnState(saved, file);
   constexpr char kOwner[] = "trainer";
-  ReadParameters(model_.Parameters(), checkpoint.path);
+  ReadParameters(checkpoint.path);
   scheduler_->LoadStateDict(WithValues(own.Get<json>(kOwner, "scheduler")));
   optimizer_.LoadStateDict(ReadOptimizerState(checkpoint));
   if (optimizer_.grad_scaler() != nullptr && own.values.contains("scaler"))

@@ -13,6 +13,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_number.h"
+#include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/train/support/run_errors.h"
@@ -72,15 +73,19 @@ class FolderLock {
   bool has_waited_ = false, is_held_ = false;
 };
 
+bool IsWrittenSinceStart(const std::string& file) {
+  std::error_code code;
+  const auto written = std::filesystem::last_write_time(file, code);
+  return !code && written >= program_start;
+}
+
 // Returns true if the folder holds a complete model of this step that was written after this
 // process started. It may be from a rank of another machine that shares the folder, or from a rank
 // that was lost just then.
 bool HoldsModelOf(int64_t step, const OutputDir& out) {
   if (!std::filesystem::exists(out.File("config.json"))) return false;  // it is put in place last
   const std::string file = out.File("trainer_state.json");
-  std::error_code code;
-  const auto written = std::filesystem::last_write_time(file, code);
-  if (code || written < program_start) return false;
+  if (!IsWrittenSinceStart(file)) return false;
   try {
     const auto state = nlohmann::json::parse(ReadFile(file), nullptr, false);
     return state.is_object() && state.contains("global_step") &&
@@ -141,34 +146,57 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
                           went_back.value_or("") + " is in " + out_->path() + words));
 }
 
-// Goes back to the last snapshot if the parameters are those of no complete step, or not finite.
-// Returns RestoreSnapshotIfAny's words then, and nothing if there was no need. Throws `lost` if
-// there is nothing that is worth saving.
+// If the parameters are those of no complete step, or not finite, goes back to the last snapshot or
+// to the newest checkpoint, whichever has more steps, and returns "". Keeps parameters that are
+// finite if there is no snapshot, as a checkpoint stays where it is. Then returns words for the
+// message that tell what they may be. Returns nothing if there was no need. Throws `lost` if there
+// is nothing that is worth saving.
 std::optional<std::string> Trainer::GoBackIfNeeded(const Error& lost) {
-  std::optional<std::string> words;
   // A step changes the parameters only after all ranks have summed up their gradients. So the
   // parameters are those of the last complete step, unless a rank was lost while each updated its
   // part.
-  if (optimizer_.step_is_half_done()) words = RestoreSnapshotIfAny();
-  if (!ParametersAreFinite()) {
-    // Only the main process has a snapshot, which may be from before the values went bad. Without
-    // the main process nothing is saved: it may have ended because of these values.
-    if (!HasGoodValues() || good_step_ == 1) throw lost;
-    words = RestoreSnapshotIfAny();
+  const bool are_finite = ParametersAreFinite();
+  if (are_finite && !optimizer_.step_is_half_done()) return std::nullopt;
+  // Without the main process, values that are not finite are not replaced by older ones: the main
+  // process may have ended because of them, and have saved a better model.
+  if (!are_finite && out_ == nullptr) throw lost;
+  // Only the main process has a snapshot. It is worth nothing if it is from before the first step.
+  const int64_t snapshot_step = HasGoodValues() ? good_step_ - 1 : 0;
+  if (are_finite && snapshot_step == 0)
+    return ", perhaps with some parameters of the step after it,";
+  int64_t step = snapshot_step;
+  if (const auto checkpoint = NewestOwnCheckpoint();
+      checkpoint && checkpoint->manifest.step > snapshot_step) {
+    ReadParameters(checkpoint->path);
+    step = checkpoint->manifest.step;
+  } else if (snapshot_step > 0) {
+    RestoreSnapshot();
+  } else {
+    throw lost;
   }
-  return words;
+  state_.global_step = step;
+  state_.epoch = static_cast<double>(step) / static_cast<double>(steps_per_epoch_);
+  return "";
 }
 
-// Goes back to the last snapshot of the parameters, which only the main process has, and returns
-// "". Without one, or if it is from before the first step, keeps the parameters. Then returns words
-// for the message that tell what they may be.
-std::string Trainer::RestoreSnapshotIfAny() {
-  if (!HasGoodValues() || good_step_ == 1)
-    return ", perhaps with some parameters of the step after it,";
-  good_values_->Restore(optimizer_.arena().values().values<float>());
-  state_.global_step = good_step_ - 1;
-  state_.epoch = static_cast<double>(state_.global_step) / static_cast<double>(steps_per_epoch_);
-  return "";
+void Trainer::RestoreSnapshot() {
+  Tensor values = optimizer_.arena().values();
+  Tensor good = values.To(Device{});
+  good_values_->Restore(good.values<float>());
+  values.CopyFrom(good);
+}
+
+std::optional<FoundCheckpoint> Trainer::NewestOwnCheckpoint() const {
+  const std::string& folder = out_ != nullptr ? out_->path() : arguments_.output_dir;
+  std::optional<FoundCheckpoint> newest = FindNewestCheckpoint(folder).newest;
+  // The folder may hold checkpoints of earlier trainings.
+  if (newest && IsWrittenSinceStart(newest->path + "/" + kManifestFile)) return newest;
+  if (resumed_from_.empty()) return std::nullopt;
+  try {
+    return OpenCheckpoint(resumed_from_);
+  } catch (const Error&) {
+    return std::nullopt;  // rotation has deleted it, for example
+  }
 }
 
 }  // namespace lathe
