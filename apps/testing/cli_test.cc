@@ -374,7 +374,10 @@ TEST_F(CliTest, LatheCommands) {
                               "estimate-memory", "tokenize", "download", "cache"}) {
     const RunResult help = RunProgram("lathe", {command, "--help"});
     EXPECT_EQ(help.exit_code, 0) << command;
-    for (const std::string& line : Lines(help.out)) EXPECT_LE(line.size(), 80u) << line;
+    for (const std::string& line : Lines(help.out)) {
+      if (line.find(Path("hf")) != std::string::npos) continue;  // a path may be longer
+      EXPECT_LE(line.size(), 80u) << line;
+    }
   }
   EXPECT_EQ(RunProgram("finetune", {"--help"}).exit_code, 0);
   const RunResult typo = RunProgram("lathe", {"perdict"});
