@@ -75,16 +75,14 @@ std::string FolderOf(const std::map<std::string, ZipMember>& members, const std:
   return folder;
 }
 
-// Compares the members with their CRC-32. Files without have 0 everywhere.
-void CheckSums(const std::map<std::string, ZipMember>& members, const std::string& pickle,
-               const std::string& file) {
-  if (members.at(pickle).crc32 == 0) return;
-  std::vector<std::pair<std::string_view, const ZipMember*>> all;
+using Members = std::map<std::string_view, const ZipMember*>;
+
+// Compares the members with their CRC-32.
+void CheckSums(const Members& members, const std::string& file) {
+  const std::vector<std::pair<std::string_view, const ZipMember*>> all(members.begin(),
+                                                                       members.end());
   size_t size = 0;
-  for (const auto& [name, member] : members) {
-    all.emplace_back(name, &member);
-    size += member.bytes.size();
-  }
+  for (const auto& [name, member] : all) size += member->bytes.size();
   std::vector<char> differs(all.size(), 0);
 #pragma omp parallel for schedule(dynamic) if (size >= kWorthThreads)
   for (size_t i = 0; i < all.size(); ++i) {
@@ -101,17 +99,24 @@ void CheckSums(const std::map<std::string, ZipMember>& members, const std::strin
 
 StoredArrays ReadZip(const std::shared_ptr<const MappedFile>& memory, const std::string& file) {
   const std::map<std::string, ZipMember> members = ReadZipArchive(memory->bytes(), file);
-  const std::string folder = FolderOf(members, file);
-  CheckSums(members, folder + "/data.pkl", file);
+  const std::string folder = FolderOf(members, file), data = folder + "/data/";
+  const ZipMember& pickle = members.at(folder + "/data.pkl");
+  const bool has_sums = pickle.crc32 != 0;  // files without have 0 everywhere
+  // A training checkpoint has storages of the optimizer, too. They are not even read.
+  Members others, used;
+  for (const auto& [name, member] : members) {
+    if (!name.starts_with(data)) others.emplace(name, &member);
+  }
+  if (has_sums) CheckSums(others, file);
   const auto order = members.find(folder + "/byteorder");
   if (order != members.end() && order->second.bytes != "little") {
     throw BigEndian(file);
   }
-  Unpickler unpickler(members.at(folder + "/data.pkl").bytes, file);
+  Unpickler unpickler(pickle.bytes, file);
   const auto tensors = unpickler.TensorsOf(unpickler.Load());
-  return ArraysOf(
-      tensors, memory, file, [&](const std::string& name, const PickledStorage& storage) {
-        const auto found = members.find(folder + "/data/" + storage.key);
+  StoredArrays arrays =
+      ArraysOf(tensors, memory, file, [&](const std::string& name, const PickledStorage& storage) {
+        const auto found = members.find(data + storage.key);
         if (found == members.end()) {
           throw BrokenWeights(file, "tensor \"" + name + "\": the file lacks \"" + folder +
                                         "/data/" + storage.key + "\"");
@@ -122,8 +127,11 @@ StoredArrays ReadZip(const std::shared_ptr<const MappedFile>& memory, const std:
                                         std::to_string(storage.size) + " elements has " +
                                         std::to_string(bytes.size()) + " bytes");
         }
+        used.emplace(found->first, &found->second);
         return bytes;
       });
+  if (has_sums) CheckSums(used, file);
+  return arrays;
 }
 
 // --- the form before PyTorch 1.6: four pickles (a number, a version, what the machine is like, the
@@ -171,7 +179,7 @@ StoredArrays ReadOld(const std::shared_ptr<const MappedFile>& memory, const std:
   const PickledValue& version = unpickler.Load();
   if (version.kind != PickledValue::Kind::kInteger || version.integer != kOldVersion) {
     throw InvalidArgument(file + ": has a version of torch.save's format that Lathe does not have",
-                          "load it with Transformers and save it with save_pretrained");
+                          "load it with torch.load and save it with torch.save");
   }
   CheckByteOrder(unpickler.Load(), file);
   const auto tensors = unpickler.TensorsOf(unpickler.Load());

@@ -85,7 +85,8 @@ void Unpickler::PushFunction(std::string_view module, std::string_view name) {
     throw InvalidArgument(
         file_ + ": needs \"" + Shown(module) + "." + Shown(name) +
             "\", which no plain file of weights needs; Lathe runs no code of a file",
-        "if you trust the file, load it with Transformers and save it by save_pretrained");
+        "if you trust the file, load it in Python by torch.load(FILE, weights_only=False) and save "
+        "its state dict alone by torch.save");
   }
   PushInteger(number, Kind::kFunction);
 }
