@@ -115,6 +115,7 @@ void FinetuneRun::OpenOutput() {
   nlohmann::json refusal = nlohmann::json::array();
   if (accelerator_.is_main_process()) {
     try {
+      CheckHidesNoModel(options_);
       // A folder in use is refused as such, and not because it is filled.
       if (options_.do_train) CheckNotClaimed(options_.output_dir);
       out_.emplace(options_.output_dir, !options_.do_train || MayUseFilledOutputDir(options_));

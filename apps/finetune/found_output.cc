@@ -5,8 +5,27 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/hub/hub_names.h"
+#include "lathe/train/support/run_errors.h"
 
 namespace lathe {
+
+void CheckHidesNoModel(const FinetuneArguments& options) {
+  std::error_code code;
+  const auto plain = [](const std::string& path) {
+    return (std::filesystem::path(path) / "").lexically_normal();
+  };
+  for (const std::string& name :
+       {options.model_name_or_path, options.config_name, options.tokenizer_name}) {
+    if (!IsModelName(name) || plain(name) != plain(options.output_dir) ||
+        std::filesystem::exists(name, code))
+      continue;
+    throw UsageError(options.output_dir +
+                         ": --output_dir is also the name of a model on the Hub, "
+                         "and the new folder would go before that",
+                     "choose another --output_dir");
+  }
+}
 
 void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options) {
   std::error_code code;

@@ -8,6 +8,10 @@
 
 namespace lathe {
 
+// Throws if the output folder is not there yet and has the name by which the options mean a model
+// on the Hub. Call it before the folder is made, because a folder of that name goes before the Hub.
+void CheckHidesNoModel(const FinetuneArguments& options);
+
 // Throws if the folder holds another model: results that lie beside a model are taken for its own.
 void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options);
 

@@ -39,6 +39,10 @@ TEST_F(HubCliTest, OtherCommandsTakeNames) {
   ExpectError(Train({"--model_name_or_path", "owner/fresh"}), "owner/fresh: has no weights");
   ExpectError(Train({"--config_name", "owner/fresh", "--model_revision", "v7"}),
               "no revision \"v7\"");
+  // The new folder would go before the Hub.
+  ExpectError(Train({"--config_name", "owner/fresh", "--output_dir", "./owner//fresh/"}),
+              "--output_dir is also the name of a model on the Hub", 2);
+  EXPECT_FALSE(std::filesystem::exists("owner"));
 }
 
 TEST_F(HubCliTest, RanksFetchOnce) {
