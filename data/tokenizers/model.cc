@@ -85,11 +85,25 @@ std::vector<std::string> TokensFromVocab(const Json& vocab) {
   return tokens;
 }
 
+namespace {
+
+// Returns the type of a model in an old file, which names none, by the keys that only one has.
+std::string TypeByKeys(const Json& json) {
+  if (json.contains("merges")) return "BPE";
+  if (!json.contains("vocab")) {
+    throw InvalidArgument("has neither \"type\" nor \"vocab\"",
+                          "Lathe supports " + SubwordModelTypes());
+  }
+  if (json["vocab"].is_array()) return "Unigram";
+  return json.contains("max_input_chars_per_word") ? "WordPiece" : "WordLevel";
+}
+
+}  // namespace
+
 Model SubwordModelFromJson(const Json& json) {
-  // Old WordPiece files have no type.
-  const std::string type =
-      json.value("type", json.contains("max_input_chars_per_word") ? "WordPiece" : "");
-  return MakePart("model", kKinds, type, json);
+  const auto type = json.find("type");
+  return MakePart("model", kKinds, type != json.end() ? type->get<std::string>() : TypeByKeys(json),
+                  json);
 }
 
 std::string SubwordModelTypes() { return JoinNames(kKinds, &Kind<Model>::type, " or "); }

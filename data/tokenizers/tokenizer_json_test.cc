@@ -44,6 +44,26 @@ TEST(TokenizerJsonTest, UnigramWithoutUnknownToken) {
   }
 }
 
+// Old files name no type. `tokenizers` tells the model by its keys.
+TEST(TokenizerJsonTest, ModelsWithoutTypeAreToldByTheirKeys) {
+  const auto ids = [](const std::string& model) {
+    return TokenizerFromContents("dir", {{"tokenizer.json", R"({"model": )" + model + "}"}}, "")
+        ->Encode("ab")
+        .input_ids;
+  };
+  EXPECT_EQ(ids(R"({"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]})"),
+            (std::vector<int32_t>{2}));
+  EXPECT_EQ(ids(R"({"unk_id": 0, "vocab": [["?", 0], ["a", -1], ["b", -2]]})"),
+            (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(ids(R"({"unk_token": "?", "max_input_chars_per_word": 9,
+                    "vocab": {"?": 0, "a": 1, "##b": 2}})"),
+            (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(ids(R"({"unk_token": "?", "vocab": {"?": 0, "a": 1, "ab": 2}})"),
+            (std::vector<int32_t>{2}));
+  EXPECT_EQ(ErrorOf({{"tokenizer.json", R"({"model": {"unk_token": "?"}})"}}),
+            "dir/tokenizer.json: model: has neither \"type\" nor \"vocab\"");
+}
+
 TEST(TokenizerJsonTest, WordLevelRefusesAWordWithoutUnknownToken) {
   const auto tokenizer = TokenizerFromContents(
       "dir",
