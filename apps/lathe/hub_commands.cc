@@ -94,7 +94,8 @@ CacheOptions ParseCacheOptions(const std::vector<std::string>& args) {
 void PrintModel(const CachedModel& model) {
   std::cout << model.name << "  " << FormatSize(model.size);
   if (model.incomplete > 0) {
-    std::cout << ", " << FormatSize(model.incomplete) << " of them of downloads that broke off";
+    std::cout << ", " << FormatSize(model.incomplete)
+              << " of them of downloads under way or broken off";
   }
   std::cout << '\n';
   for (const CachedRevision& revision : model.revisions) {

@@ -93,6 +93,21 @@ void WaitForPart(const std::string& blobs) {
   }
 }
 
+TEST_F(HubCliTest, KeepsWhatIsBeingDownloaded) {
+  hub_.Add("o/n", {.files = {{"config.json", {"{}"}},
+                             {"model.safetensors", {RandomBytes(600'000, 3), true}}}});
+  cdn_.SetRate(500);  // takes 1.2 s
+  RunResult deleted, list;
+  DownloadAndKill("o/n", [&] {
+    WaitForPart(Blobs("models--o--n"));
+    deleted = RunProgram("lathe", {"cache", "delete", "o/n"});
+    list = RunProgram("lathe", {"cache"});
+  });
+  ExpectError(deleted, "o/n: is being downloaded by process ");
+  EXPECT_NE(list.out.find("of downloads under way or broken off"), std::string::npos) << list.out;
+  EXPECT_EQ(RunProgram("lathe", {"cache", "delete", "o/n"}).exit_code, 0);
+}
+
 TEST_F(HubCliTest, SurvivesKills) {
   const char* const wanted = std::getenv("LATHE_KILLS");
   const int kills = wanted == nullptr ? 200 : std::atoi(wanted);

@@ -1,5 +1,7 @@
 #include "lathe/core/hub/cached_models.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -8,6 +10,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/hub/file_lock.h"
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/core/hub/hub_names.h"
 
@@ -90,6 +93,19 @@ void Remove(const fs::path& path) {
   if (code) throw FileError(path.string(), code.value());
 }
 
+// Throws if a blob of the model is being downloaded: each download locks its own.
+void CheckNotDownloading(const std::string& cache_dir, const fs::path& root,
+                         const std::string& model) {
+  ForEachFile(fs::path(cache_dir) / ".locks" / root.filename(),
+              [&](const fs::directory_entry& entry) {
+                const std::string holder = HolderOfLock(entry.path().string());
+                if (holder.empty()) return;
+                throw Error(absl::StatusCode::kFailedPrecondition,
+                            model + ": is being downloaded by " + holder,
+                            "wait until that has ended, or end it");
+              });
+}
+
 // Returns the commit of the revision. Throws NotFound if the model has no such snapshot.
 std::string FindCommit(const CachedModel& model, const std::string& revision) {
   constexpr size_t kFewestDigits = 6;
@@ -127,6 +143,7 @@ int64_t DeleteFromCache(const std::string& cache_dir, const std::string& model,
   }
   const CachedModel before = ReadModel(root);
   const std::string commit = revision.empty() ? "" : FindCommit(before, revision);
+  CheckNotDownloading(cache_dir, root, model);
   if (commit.empty() || before.revisions.size() == 1) {
     Remove(root);
     Remove(fs::path(cache_dir) / ".locks" / root.filename());

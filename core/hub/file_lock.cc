@@ -118,4 +118,13 @@ FileLock::~FileLock() {
   if (fd_ >= 0) close(fd_);
 }
 
+std::string HolderOfLock(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return "";
+  std::string holder;
+  if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) holder = DescribeHolder(fd);
+  close(fd);
+  return holder;
+}
+
 }  // namespace lathe

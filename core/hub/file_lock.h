@@ -28,4 +28,7 @@ class FileLock {
   bool is_held_ = false;
 };
 
+// Returns who holds the lock, such as "process 4242 (lathe)", or "" if nobody does.
+std::string HolderOfLock(const std::string& path);
+
 }  // namespace lathe
