@@ -85,6 +85,8 @@ TEST_F(CliWeightsTest, MistakesAreOneLine) {
   fs::remove(file);
   ExpectError(Predict(model),
               "zip: has no weights (model.safetensors, pytorch_model.bin or tf_model.h5");
+  fs::create_symlink("gone", file);
+  ExpectError(Predict(model), "zip/pytorch_model.bin: is a link to gone, which is not there");
 }
 
 }  // namespace

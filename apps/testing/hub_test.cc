@@ -1,4 +1,7 @@
 // Runs the programs with names of models on a Hub in place of folders.
+#include <filesystem>
+#include <fstream>
+
 #include "lathe/apps/testing/hub_cli_testing.h"
 
 namespace lathe {
@@ -43,6 +46,11 @@ TEST_F(HubCliTest, OtherCommandsTakeNames) {
   ExpectError(Train({"--config_name", "owner/fresh", "--output_dir", "./owner//fresh/"}),
               "--output_dir is also the name of a model on the Hub", 2);
   EXPECT_FALSE(std::filesystem::exists("owner"));
+  // Only a folder goes before the Hub.
+  std::ofstream("file") << "no folder";
+  ExpectError(RunProgram("lathe", {"predict", "file", "good"}),
+              "file at " + hub_.url() + ": no such model");
+  std::filesystem::remove("file");
 }
 
 TEST_F(HubCliTest, RanksFetchOnce) {

@@ -51,10 +51,18 @@ std::string Contents(const std::string& dir) {
 }  // namespace
 
 StoredArrays FindWeights(const std::string& dir) {
+  std::string broken_link;
   for (const WeightFile& file : kFiles) {
     const fs::path path = fs::path(dir) / file.name;
     std::error_code code;
     if (fs::exists(path, code)) return file.read(path);
+    if (broken_link.empty() && fs::is_symlink(path, code)) broken_link = path;
+  }
+  if (!broken_link.empty()) {
+    std::error_code code;
+    throw NotFound(broken_link + ": is a link to " + fs::read_symlink(broken_link, code).string() +
+                       ", which is not there",
+                   "if the Hub's cache lost it, lathe download fetches it again");
   }
   throw NotFound(dir +
                      ": has no weights (model.safetensors, pytorch_model.bin or tf_model.h5, whole "
