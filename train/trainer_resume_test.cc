@@ -68,6 +68,7 @@ std::string TrainAndLook(const TrainingArguments& arguments, int ranks, const Lo
     trainer.Train();
     return look ? look(trainer) : "";
   });
+  EXPECT_LT(results[0].exit_code, 128) << "a signal ended it, perhaps for taking over a minute";
   return results[0].said;
 }
 
