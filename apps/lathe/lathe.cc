@@ -28,7 +28,7 @@ constexpr char kUsage[] =
     "  evaluate         evaluates such a model on a file with labels\n"
     "  launch           runs a program in several processes, on one machine or several\n"
     "  config           asks for the defaults of launch and saves them\n"
-    "  test             checks that training in several processes or on GPUs works here\n"
+    "  test             checks that training on several processes or GPUs works here\n"
     "  env              describes this machine and its set-up, for bug reports\n"
     "  estimate-memory  estimates the memory that training and using a model take\n"
     "  tokenize         prints the ids and tokens of lines of text\n"
