@@ -93,7 +93,8 @@ Values ValuesInFile(const Flag& flag, const OptionInFile& option) {
   // What stands for an option without a value is a switch, too.
   const bool may_be_true = !flag.implied_value.empty() && value.is_boolean();
   const bool is_name = flag.is_text || flag.kind == Flag::Kind::kList;
-  if (is_name && !value.is_string() && !may_be_true) throw wrong("text, in quotes,", value);
+  const bool is_word = value.is_string() || value.is_number();
+  if (is_name && !is_word && !may_be_true) throw wrong("text, in quotes,", value);
   return {text_of(value)};
 }
 
@@ -314,8 +315,9 @@ Values FlagTable::Parse(const Values& given) {
 }
 
 void FlagTable::ApplyFile(const std::string& path, const std::string& hint) {
-  std::vector<const Flag*> in_file;
-  for (const OptionInFile& option : ReadOptionsFile(path, hint)) {
+  const std::vector<OptionInFile> options = ReadOptionsFile(path, hint);
+  std::vector<std::pair<const Flag*, const OptionInFile*>> in_file;
+  for (const OptionInFile& option : options) {
     Flag* flag = Find(option.name);
     if (flag == nullptr)
       throw InvalidArgument(option.where + "unknown option " + Quoted(option.name),
@@ -325,12 +327,15 @@ void FlagTable::ApplyFile(const std::string& path, const std::string& hint) {
                             "pass it on the command line");
     }
     if (option.value.is_null()) continue;
-    if (std::find(in_file.begin(), in_file.end(), flag) != in_file.end()) {
+    const auto earlier = std::find_if(in_file.begin(), in_file.end(),
+                                      [flag](const auto& seen) { return seen.first == flag; });
+    if (earlier != in_file.end()) {
+      if (earlier->second->value == option.value) continue;
       throw InvalidArgument(option.where + Quoted(option.name) + " is another name of " +
-                                Quoted(flag->name) + ", which the file has, too",
+                                Quoted(earlier->second->name) + ", which has another value",
                             "leave one of them out");
     }
-    in_file.push_back(flag);
+    in_file.emplace_back(flag, &option);
     if (flag->given) continue;
     const Values values = ValuesInFile(*flag, option);
     if (values.empty()) continue;

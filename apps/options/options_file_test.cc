@@ -152,13 +152,25 @@ TEST_F(OptionsFileTest, ErrorsInJsonNameFileAndKey) {
       {"\"learning_rate\": true", "--learning_rate must be a number but is \"true\"|"},
       {"\"do_eval\": \"maybe\"", "--do_eval must be true or false but is \"maybe\"|"},
       {"\"do_eval\": {}", "\"do_eval\" must be true or false but is {}|"},
-      {"\"config_name\": 5", "\"config_name\" must be text, in quotes, but is 5|"},
       {"\"config_name\": {\"a\": 1}", "\"config_name\" must be one value but is {\"a\":1}|"},
       {"\"config_name\": false", "\"config_name\" must be text, in quotes, but is false|"},
       {"\"text_columns\": [true]", "\"text_columns\" must be a list of names but is [true]|"},
-      {"\"text_columns\": 5", "\"text_columns\" must be text, in quotes, but is 5|"},
+      {"\"text_columns\": true", "\"text_columns\" must be text, in quotes, but is true|"},
       {"\"lr_scheduler_kwargs\": [1]", "\"lr_scheduler_kwargs\" must be one value but is [1]|"}};
   for (const auto& [entry, error] : wrong_types) EXPECT_EQ(JsonError(entry), json_ + ": " + error);
+}
+
+TEST_F(OptionsFileTest, TwoNamesOfAnOptionMustAgree) {
+  const std::string one = "\"activation_checkpointing\": false, \"gradient_checkpointing\": ";
+  EXPECT_EQ(JsonError(one + "false"), "no error");
+  EXPECT_EQ(JsonError(one + "true"),
+            json_ + ": \"gradient_checkpointing\" is another name of " +
+                "\"activation_checkpointing\", which has another value|leave one of them out");
+}
+
+TEST_F(OptionsFileTest, ANumberMayBeTheTextOfAnOption) {
+  for (const char* entry : {"\"thresholds\": 0.4", "\"freeze_layers\": 1", "\"label_column\": 2"})
+    EXPECT_EQ(JsonError(entry).find("must be text"), std::string::npos) << entry;
 }
 
 TEST_F(OptionsFileTest, ErrorsInYamlNameFileLineAndKey) {
