@@ -168,6 +168,20 @@ TEST_F(OptionsFileTest, TwoNamesOfAnOptionMustAgree) {
                 "\"activation_checkpointing\", which has another value|leave one of them out");
 }
 
+TEST_F(OptionsFileTest, AnAcceleratorConfigOfDefaultsIsTaken) {
+  const std::string start = "\"accelerator_config\": {\"split_batches\": false, ";
+  EXPECT_EQ(JsonError(start + "\"dispatch_batches\": null, \"even_batches\": true, "
+                              "\"use_seedable_sampler\": true, \"non_blocking\": false, "
+                              "\"gradient_accumulation_kwargs\": null}"),
+            "no error");
+  for (const char* other : {"\"even_batches\": false", "\"unknown\": 1"}) {
+    EXPECT_NE(JsonError(start + other + "}")
+                  .find("--accelerator_config with " + std::string(other) + " is not supported"),
+              std::string::npos)
+        << other;
+  }
+}
+
 TEST_F(OptionsFileTest, ANumberMayBeTheTextOfAnOption) {
   for (const char* entry : {"\"thresholds\": 0.4", "\"freeze_layers\": 1", "\"label_column\": 2"})
     EXPECT_EQ(JsonError(entry).find("must be text"), std::string::npos) << entry;

@@ -5,6 +5,7 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "lathe/apps/cli/help_text.h"
@@ -176,10 +177,36 @@ std::string WithoutSpaces(const std::string& text) {
   return out;
 }
 
+// Throws if `value` is an object of Transformers' AcceleratorConfig that has an entry other than
+// the default. Returns false if it is no such object.
+bool IsDefaultAcceleratorConfig(const TransformersOption& option, const std::string& value) {
+  static const nlohmann::json kDefaults = {
+      {"split_batches", false},       {"dispatch_batches", nullptr},
+      {"even_batches", true},         {"use_seedable_sampler", true},
+      {"non_blocking", false},        {"gradient_accumulation_kwargs", nullptr},
+      {"use_configured_state", false}};
+  const nlohmann::json config = nlohmann::json::parse(value, nullptr, false);
+  if (!config.is_object()) return false;
+  for (const auto& [name, entry] : config.items()) {
+    const auto usual = kDefaults.find(name);
+    if (usual != kDefaults.end() && *usual == entry) continue;
+    // An entry with parts may be nested too deeply to print.
+    const std::string text =
+        entry.is_structured()
+            ? ""
+            : ": " + entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    throw InvalidArgument("--accelerator_config with \"" + name + "\"" + text +
+                              " is not supported: " + std::string(option.reason),
+                          std::string(option.instead));
+  }
+  return true;
+}
+
 void CheckValues(const TransformersOption& option, const FlagTable::Flag& flag,
                  const std::vector<std::string>& values) {
   for (const std::string& value : values) {
     if (IsHarmless(option, value)) continue;
+    if (option.name == "accelerator_config" && IsDefaultAcceleratorConfig(option, value)) continue;
     throw InvalidArgument(
         "--" + flag.name + " " + value + " is not supported: " + std::string(option.reason),
         std::string(option.instead));
