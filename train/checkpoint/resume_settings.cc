@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -33,6 +34,15 @@ bool DependsOnMaxSteps(const TrainingArguments& a) {
 std::string Shortened(const std::string& value) {
   constexpr size_t kMost = 60;
   return value.size() <= kMost ? value : value.substr(0, kMost) + "...";
+}
+
+// The name of a setting as a sentence has it: "training dataset of size" does not read well.
+std::string Readable(const std::string& name) {
+  constexpr std::string_view kSize = " dataset of size";
+  if (!name.ends_with(kSize)) return name;
+  if (name.starts_with("the "))
+    return "the number of rows of " + name.substr(0, name.size() - kSize.size()) + " data";
+  return "number of rows of the " + name.substr(0, name.size() - kSize.size()) + " data";
 }
 
 }  // namespace
@@ -121,7 +131,7 @@ std::optional<std::string> FirstDifference(const NamedSettings& then, const Name
       if (old_value != before.end() && new_value != present.end() &&
           old_value->second == new_value->second)
         continue;
-      return name + " was " + text(before, name) + " and is " + text(present, name);
+      return Readable(name) + " was " + text(before, name) + " and is " + text(present, name);
     }
   }
   return std::nullopt;
