@@ -199,6 +199,8 @@ void PredictFile(const PredictOptions& options) {
   TextColumns columns;
   if (join.names.empty()) {
     columns = ChooseTextColumns(block, options.data.text_columns);
+    const std::string note = NoteOnTextColumns(columns, options.data);
+    if (!note.empty()) std::cerr << "note: " << note << std::endl;
   } else {
     JoinedTexts(block, join);  // throws before the model is loaded
   }

@@ -56,6 +56,22 @@ TEST_F(EvaluateCommandTest, OtherColumns) {
   EXPECT_EQ(ReadJson("report.json")["num_samples"], 2);
 }
 
+TEST_F(EvaluateCommandTest, APairThatNoOptionNamesHasANote) {
+  Write("train.csv", "text,label,w\ngood,positive,1\nbad,negative,2\n");
+  const RunResult train = Train({"--max_steps", "2", "--sample_weight_column", "w"});
+  ASSERT_EQ(train.exit_code, 0) << train.err;
+  const std::string note = "note: the texts are pairs of \"text\" and \"w\"";
+  for (const RunResult& run :
+       {EvaluateOut({Path("train.csv")}),
+        RunProgram("lathe", {"predict", Path("out"), "--file", Path("train.csv")})}) {
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_TRUE(run.err.find(note) != std::string::npos) << run.err;
+  }
+  const RunResult named = EvaluateOut({Path("train.csv"), "--text_columns", "text"});
+  ASSERT_EQ(named.exit_code, 0) << named.err;
+  EXPECT_EQ(named.err, "");
+}
+
 TEST_F(EvaluateCommandTest, ARegressionHasItsMetrics) {
   Write("train.csv", "sentence,label\ngood,1.5\nbad,0.5\n");
   ASSERT_EQ(Train({"--max_steps", "2"}).exit_code, 0);

@@ -165,6 +165,18 @@ TEST_F(DataFilesTest, ALoneColumnNeedsNoJoining) {
   EXPECT_EQ(ChooseColumns(tables, options).first, "text");
 }
 
+TEST_F(DataFilesTest, ANoteTellsOfPairsThatNoOptionNames) {
+  DataArguments options;
+  EXPECT_EQ(
+      NoteOnTextColumns({"text", "w"}, options),
+      "the texts are pairs of \"text\" and \"w\", the first columns; if the model was trained "
+      "on others, name them with --text_columns");
+  EXPECT_EQ(NoteOnTextColumns({"text", ""}, options), "");
+  EXPECT_EQ(NoteOnTextColumns({"sentence1", "sentence2"}, options), "");
+  options.text_columns = {"text", "w"};
+  EXPECT_EQ(NoteOnTextColumns({"text", "w"}, options), "");
+}
+
 TEST_F(DataFilesTest, ColumnsOfTextsThatContradict) {
   const auto error_of = [](const Strings& pair, const Strings& joined,
                            const std::string& delimiter = " ") {

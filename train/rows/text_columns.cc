@@ -43,4 +43,11 @@ std::vector<std::string> NamedTextColumns(const DataArguments& options) {
   return {ColumnsToJoin(options).Name()};
 }
 
+std::string NoteOnTextColumns(const TextColumns& columns, const DataArguments& options) {
+  if (columns.second.empty() || !NamedTextColumns(options).empty()) return "";
+  if (columns.first == "sentence1" && columns.second == "sentence2") return "";
+  return "the texts are pairs of \"" + columns.first + "\" and \"" + columns.second +
+         "\", the first columns; if the model was trained on others, name them with --text_columns";
+}
+
 }  // namespace lathe

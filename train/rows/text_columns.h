@@ -19,4 +19,8 @@ JoinedColumns ColumnsToJoin(const DataArguments& options);
 // Returns the columns that hold the texts once columns are joined: none if the file decides.
 std::vector<std::string> NamedTextColumns(const DataArguments& options);
 
+// Returns a note, without a line break, on a pair of columns that only their places made texts.
+// Returns "" if the options name columns, for a lone column, and for sentence1 and sentence2.
+std::string NoteOnTextColumns(const TextColumns& columns, const DataArguments& options);
+
 }  // namespace lathe

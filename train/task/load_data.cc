@@ -1,6 +1,7 @@
 #include "lathe/train/task/load_data.h"
 
 #include <algorithm>
+#include <iostream>
 #include <utility>
 
 #include "lathe/core/base/error.h"
@@ -209,6 +210,10 @@ void DataLoading::Tokenize() {
   task_.text_columns =
       first.cache != nullptr ? first.cache->columns() : ChooseColumns(first.tables, options_);
   CheckColumns(task_, NameOfFiles(first.split.files), options_);
+  if (!options_.do_train) {
+    const std::string note = NoteOnTextColumns(task_.text_columns, options_);
+    if (!note.empty()) std::cerr << "note: " << note << std::endl;
+  }
   DivideTrainingRows();
   const bool is_auto = task_.max_length == 0;
   if (is_auto) task_.max_length = LongestText(*task_.tokenizer, *task_.model);
