@@ -108,17 +108,5 @@ TEST_F(ModelCardCallbackTest, AnOldCardLeavesWithItsModelUnlessItWasEdited) {
   EXPECT_EQ(ReadFile(Path()), "# Mine\n");
 }
 
-// Figures tell of one model, too. Other files of the folder are the user's.
-TEST_F(ModelCardCallbackTest, OldFiguresLeaveWithTheirModel) {
-  OutputDir out(arguments_.output_dir, /*allow_existing=*/true);
-  const std::string plots = arguments_.output_dir + "/plots";
-  fs::create_directories(plots);
-  std::ofstream(plots + "/confusion_matrix.svg") << "old";
-  std::ofstream(plots + "/notes.txt") << "mine";
-  out.Replace([](const std::string& dir) { WriteFileAtomically(dir + "/config.json", "{}"); });
-  EXPECT_FALSE(fs::exists(plots + "/confusion_matrix.svg"));
-  EXPECT_EQ(ReadFile(plots + "/notes.txt"), "mine");
-}
-
 }  // namespace
 }  // namespace lathe

@@ -61,8 +61,6 @@ constexpr std::string_view kWrittenFiles[] = {
     "eval_results.json",   "eval_report.json", "eval_errors.tsv",    "all_results.json",
     "predict_results.tsv", "report.html"};
 
-constexpr std::string_view kFigures = "plots";
-
 void CheckNoFolder(const std::string& path) {
   if (!fs::is_directory(path)) return;
   throw InvalidArgument(path + ": is a folder but must be a file of the model",
@@ -209,12 +207,6 @@ void OutputDir::Replace(const std::function<void(const std::string&)>& write) {
       if (replaced || is_card || IsModelFile(name)) leaving.push_back(name);
     } else if (replaced) {
       CheckNoFolder(File(name));
-    } else if (name == kFigures) {
-      // Figures of an older training go, and the user's other files in the folder stay.
-      fs::create_directory(old_dir + "/" + name);
-      for (const std::string& figure : NamesIn(File(name))) {
-        if (figure.ends_with(".svg")) leaving.push_back(name + "/" + figure);
-      }
     }
   }
   const auto is_config = [](const std::string& name) { return name == kConfig; };
