@@ -210,10 +210,6 @@ void DataLoading::Tokenize() {
   task_.text_columns =
       first.cache != nullptr ? first.cache->columns() : ChooseColumns(first.tables, options_);
   CheckColumns(task_, NameOfFiles(first.split.files), options_);
-  if (!options_.do_train) {
-    const std::string note = NoteOnTextColumns(task_.text_columns, options_);
-    if (!note.empty()) std::cerr << "note: " << note << std::endl;
-  }
   DivideTrainingRows();
   const bool is_auto = task_.max_length == 0;
   if (is_auto) task_.max_length = LongestText(*task_.tokenizer, *task_.model);
@@ -228,6 +224,11 @@ void DataLoading::Tokenize() {
                                       .rule = rule_};
   }
   AddNotesOnTexts();
+  // After the columns and labels have turned out to be right.
+  if (!options_.do_train) {
+    const std::string note = NoteOnTextColumns(task_.text_columns, options_);
+    if (!note.empty()) std::cerr << "note: " << note << std::endl;
+  }
 }
 
 // Says which labels no training row has, though the validation data have them.
