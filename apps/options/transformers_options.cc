@@ -148,7 +148,7 @@ constexpr TransformersOption kOptions[] = {
     {"ddp_broadcast_buffers", kSwitch, "*", "models have no buffers that change", ""},
     {"ddp_static_graph", kSwitch, "*", kReducer, ""},
     {"accelerator_config", kValue, "{}", "Lathe's options decide about batches",
-     "leave it out; --per_device_train_batch_size is for each process"},
+     "leave it out or keep its defaults; --per_device_train_batch_size is for each process"},
     {"parallelism_config", kValue, "{}", kSharding, kUseShards},
     {"fsdp", kValue, "false|{}", kSharding, kUseShards},
     {"fsdp_config", kValue, "{}", kSharding, kUseShards},
