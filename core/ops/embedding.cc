@@ -25,15 +25,14 @@ int64_t At(const std::vector<int64_t>& rows, size_t i, int64_t otherwise) {
 
 // Returns a kernel's arguments for the tables from number `first` on, as many as one kernel takes.
 EmbeddingArgs ArgsOf(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
-                     const std::vector<int64_t>& first_rows, size_t first = 0) {
+                     size_t first = 0) {
   EmbeddingArgs args = {.rows = ids[0].numel(),
                         .columns = tables[0].dim(1),
                         .num_tables = 0,
                         .accumulate = first > 0};
   for (size_t i = first; i < tables.size() && args.num_tables < EmbeddingArgs::kMaxTables; ++i) {
-    const int64_t first_row = At(first_rows, i, 0);
-    args.tables[args.num_tables] = tables[i].data<float>() + first_row * args.columns;
-    args.table_rows[args.num_tables] = tables[i].dim(0) - first_row;
+    args.tables[args.num_tables] = tables[i].data<float>();
+    args.table_rows[args.num_tables] = tables[i].dim(0);
     args.ids[args.num_tables++] = ids[i].data<int32_t>();
   }
   return args;
@@ -41,49 +40,40 @@ EmbeddingArgs ArgsOf(const std::vector<Tensor>& ids, const std::vector<Tensor>& 
 
 // Gives the tables, the first inputs of a node, their gradients on a device. dy: [rows, n] float32.
 void SetTableGrads(BackwardContext& context, const Tensor& dy, const std::vector<Tensor>& ids,
-                   const std::vector<Tensor>& tables, const std::vector<int64_t>& padding_rows,
-                   const std::vector<int64_t>& first_rows) {
+                   const std::vector<Tensor>& tables, const std::vector<int64_t>& padding_rows) {
   for (size_t i = 0; i < tables.size(); ++i) {
     if (!context.NeedsInputGrad(i)) continue;
     Tensor grad = context.LeafGrad(i);
     const bool own = !grad.defined();
     if (own) grad = Tensor::Zeros(tables[i].shape(), DType::kF32, tables[i].device());
-    const int64_t first_row = At(first_rows, i, 0), padding = At(padding_rows, i, -1);
-    ScatterAddRowsOnDevice(grad.Slice(first_row, grad.dim(0)), dy, ids[i],
-                           padding < first_row ? -1 : padding - first_row);
+    ScatterAddRowsOnDevice(grad, dy, ids[i], At(padding_rows, i, -1));
     if (own) context.SetGrad(i, grad);
   }
 }
 
 // Computes EmbeddingSum on a device, where the ids lie, too.
 Tensor SumOnDevice(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
-                   const std::vector<int64_t>& padding_rows,
-                   const std::vector<int64_t>& first_rows) {
+                   const std::vector<int64_t>& padding_rows) {
   const AllocationTag allocation_tag = AllocationTag::Op("embedding");
   const Shape shape = {ids[0].numel(), tables[0].dim(1)};
   Tensor y = Tensor::Empty(shape, DType::kF32, tables[0].device());
   for (size_t first = 0; first < tables.size(); first += EmbeddingArgs::kMaxTables) {
-    DeviceKernels<EmbeddingKernels>().forward(y.data<float>(),
-                                              ArgsOf(ids, tables, first_rows, first));
+    DeviceKernels<EmbeddingKernels>().forward(y.data<float>(), ArgsOf(ids, tables, first));
   }
   return Record("embedding", y, tables, {}, [=](BackwardContext& context) {
-    SetTableGrads(context, context.grad_output(), ids, tables, padding_rows, first_rows);
+    SetTableGrads(context, context.grad_output(), ids, tables, padding_rows);
   });
 }
 
 // Checks the arguments of the look-up ops. Returns the ids on the tables' device, or nothing if
 // that is the host.
 std::vector<Tensor> CheckedIds(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
-                               const std::vector<int64_t>& padding_rows,
-                               const std::vector<int64_t>& first_rows) {
+                               const std::vector<int64_t>& padding_rows) {
   Check(!tables.empty() && ids.size() == tables.size(), "embedding",
         "expected one array of ids for each table but got ", ids.size(), " arrays for ",
         tables.size(), " tables");
   Check(padding_rows.empty() || padding_rows.size() == tables.size(), "embedding",
         "expected one padding row for each table, or none, but got ", padding_rows.size(), " for ",
-        tables.size(), " tables");
-  Check(first_rows.empty() || first_rows.size() == tables.size(), "embedding",
-        "expected one first row for each table, or none, but got ", first_rows.size(), " for ",
         tables.size(), " tables");
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
   const Device device = tables[0].device();
@@ -93,29 +83,14 @@ std::vector<Tensor> CheckedIds(const std::vector<Tensor>& ids, const std::vector
           "table ", i, " of shape ", tables[i].shape(), " and ids of shape ", ids[i].shape(),
           " don't fit the shapes of table 0 and its ids");
     CheckSameDevice("embedding", device, {tables[i]});
-    const int64_t first_row = At(first_rows, i, 0);
-    Check(first_row >= 0 && first_row <= tables[i].dim(0), "embedding", "table ", i, " of shape ",
-          tables[i].shape(), " has no row ", first_row);
     if (ids[i].device().is_cpu()) {
-      CheckEmbeddingIds(ids[i], tables[i].dim(0) - first_row, i);
+      CheckEmbeddingIds(ids[i], tables[i].dim(0), i);
     } else {
       CheckSameDevice("embedding", device, {ids[i]});
     }
     if (!device.is_cpu()) on_device.push_back(ids[i].To(device));
   }
   return on_device;
-}
-
-// Returns the numbers of the rows that ids mean.
-std::vector<Tensor> WithFirstRows(std::vector<Tensor> ids, const std::vector<int64_t>& first_rows) {
-  for (size_t i = 0; i < first_rows.size(); ++i) {
-    if (first_rows[i] == 0) continue;
-    Tensor rows = Tensor::Empty(ids[i].shape(), DType::kI32);
-    std::ranges::transform(ids[i].values<int32_t>(), rows.data<int32_t>(),
-                           [&](int32_t id) { return static_cast<int32_t>(first_rows[i] + id); });
-    ids[i] = rows;
-  }
-  return ids;
 }
 
 // Computes EmbeddingSum on the host.
@@ -179,20 +154,19 @@ void CheckEmbeddingIds(const Tensor& ids, int64_t table_rows, size_t table) {
 }
 
 Tensor EmbeddingSum(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
-                    const std::vector<int64_t>& padding_rows,
-                    const std::vector<int64_t>& first_rows) {
-  const std::vector<Tensor> on_device = CheckedIds(ids, tables, padding_rows, first_rows);
+                    const std::vector<int64_t>& padding_rows) {
+  const std::vector<Tensor> on_device = CheckedIds(ids, tables, padding_rows);
   if (!tables[0].device().is_cpu()) {
-    return SumOnDevice(on_device, tables, padding_rows, first_rows);
+    return SumOnDevice(on_device, tables, padding_rows);
   }
-  return SumOnHost(WithFirstRows(ids, first_rows), tables, padding_rows);
+  return SumOnHost(ids, tables, padding_rows);
 }
 
 Tensor EmbeddingLayerNormComposed(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                                   const std::vector<int64_t>& padding_rows, const Tensor& weight,
                                   const Tensor& bias, double eps, const DropoutSpec& dropout,
-                                  DType dtype, const std::vector<int64_t>& first_rows) {
-  const Tensor sum = EmbeddingSum(ids, tables, padding_rows, first_rows);
+                                  DType dtype) {
+  const Tensor sum = EmbeddingSum(ids, tables, padding_rows);
   return Cast(Dropout(LayerNorm(sum, weight, bias, eps), dropout), dtype);
 }
 
@@ -214,17 +188,15 @@ void CheckNorm(const char* op, int64_t n, Device device, const Tensor& weight, c
 
 Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tensor>& tables,
                           const std::vector<int64_t>& padding_rows, const Tensor& weight,
-                          const Tensor& bias, double eps, const DropoutSpec& dropout, DType dtype,
-                          const std::vector<int64_t>& first_rows) {
+                          const Tensor& bias, double eps, const DropoutSpec& dropout, DType dtype) {
   constexpr const char* kOp = "embedding_layer_norm";
   Check(!tables.empty(), kOp, "expected at least one table but got none");
   const Device device = tables[0].device();
   if (device.is_cpu() || std::ssize(tables) > EmbeddingArgs::kMaxTables) {
-    return EmbeddingLayerNormComposed(ids, tables, padding_rows, weight, bias, eps, dropout, dtype,
-                                      first_rows);
+    return EmbeddingLayerNormComposed(ids, tables, padding_rows, weight, bias, eps, dropout, dtype);
   }
   const AllocationTag allocation_tag = AllocationTag::Op(kOp);
-  const std::vector<Tensor> there = CheckedIds(ids, tables, padding_rows, first_rows);
+  const std::vector<Tensor> there = CheckedIds(ids, tables, padding_rows);
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
   CheckNorm(kOp, n, device, weight, bias, dtype);
   const cpu::LayerNormArgs norm = {rows, n, eps, MaskOf(dropout, kOp, rows, device)};
@@ -234,8 +206,7 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
   const Tensor added = bias.defined() ? bias : Tensor::Zeros({n}, DType::kF32, device);
   const EmbeddingKernels& kernels = DeviceKernels<EmbeddingKernels>();
   kernels.norm_forward(y.raw_data(), dtype, mean.data<float>(), rstd.data<float>(),
-                       weight.data<float>(), added.data<float>(), ArgsOf(there, tables, first_rows),
-                       norm);
+                       weight.data<float>(), added.data<float>(), ArgsOf(there, tables), norm);
   std::vector<Tensor> inputs = tables, saved = tables;
   inputs.insert(inputs.end(), {weight, bias});
   saved.push_back(weight);
@@ -260,9 +231,8 @@ Tensor EmbeddingLayerNorm(const std::vector<Tensor>& ids, const std::vector<Tens
     const auto data = [](const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; };
     kernels.norm_backward(data(dz), data(dw), data(db), partial.data<float>(),
                           context.grad_output().raw_data(), dtype, mean.data<float>(),
-                          rstd.data<float>(), weight.data<float>(),
-                          ArgsOf(there, tables, first_rows), norm);
-    if (table_needs) SetTableGrads(context, dz, there, tables, padding_rows, first_rows);
+                          rstd.data<float>(), weight.data<float>(), ArgsOf(there, tables), norm);
+    if (table_needs) SetTableGrads(context, dz, there, tables, padding_rows);
     if (norm_needs && !context.LeafGrad(k).defined()) context.SetGrad(k, dw);
     if (norm_needs && context.NeedsInputGrad(k + 1) && !context.LeafGrad(k + 1).defined()) {
       context.SetGrad(k + 1, db);

@@ -40,19 +40,6 @@ TEST(Embedding, PaddingRowGetsNoGradient) {
   EXPECT_EQ(table.grad().ToVector<float>(), (std::vector<float>{0, 0, 1, 1, 2, 2}));
 }
 
-// Id 0 means row 1 here, and the padding row is a row of the table, not an id.
-TEST(Embedding, PaddingRowBehindTheFirstRow) {
-  Device device;
-  if (HasCheckedDevice()) device = CheckedDevice();
-  Tensor table = Tensor::Full({4, 2}, 1).To(device).SetRequiresGrad(true);
-  const Tensor ids = Tensor::FromVector<int32_t>({0, 1, 0, 2, 2}).To(device);
-  Backward(EmbeddingSum({ids}, {table}, {2}, {1}), Tensor::Full({5, 2}, 1).To(device));
-  EXPECT_EQ(table.grad().ToVector<float>(), (std::vector<float>{0, 0, 2, 2, 0, 0, 2, 2}));
-  const Tensor outside = Tensor::FromVector<int32_t>({3});
-  EXPECT_THROW(EmbeddingSum({outside}, {table}, {}, {1}), Error);
-  EXPECT_THROW(EmbeddingSum({outside}, {table}, {}, {5}), Error);
-}
-
 // The device agrees with the host on five tables, small and large, with rare and frequent ids.
 // There are more rows than one chunk of the sums has.
 TEST(Embedding, ManyRowsOnDevice) {
@@ -137,20 +124,6 @@ TEST(EmbeddingLayerNorm, Op) {
                         {{4, 64}, {2, 64}, {64}, {64}}},
              .nan_check = p == 0});  // NaN may be dropped
   }
-  CheckOp({.name = "embedding_layer_norm_behind_a_row",
-           .op =
-               [&](const Tensors& x) {
-                 const Device device = x[0].device();
-                 return EmbeddingLayerNorm({words.To(device), types.To(device)}, {x[0], x[1]}, {},
-                                           x[2], x[3], kEps, {}, x[0].dtype(), {0, 2});
-               },
-           .composed =
-               [&](const Tensors& x) {
-                 const Tensor rows = Tensor::FromVector<int32_t>({2, 3, 3, 2, 2, 2, 3});
-                 return EmbeddingLayerNormComposed({words, rows}, {x[0], x[1]}, {}, x[2], x[3],
-                                                   kEps, {}, x[0].dtype());
-               },
-           .shapes = {{{4, 8}, {4, 8}, {8}, {8}}}});
   CheckOp({.name = "embedding_layer_norm_without_bias",
            .op =
                [&](const Tensors& x) {
@@ -192,7 +165,7 @@ TEST(EmbeddingLayerNorm, SizesAndTypesOnDevice) {
                {3, 1030}, {5, 1152}, {1, 8208}, {1, 9001}, {2300, 16}};
   for (const auto& [rows, n] : sizes) {
     std::vector<Tensor> ids;
-    for (const int32_t table_rows : {11, 2, 50}) {
+    for (const int32_t table_rows : {11, 2, 57}) {
       std::vector<int32_t> of_table;
       for (int32_t r = 0; r < rows; ++r) of_table.push_back((r * 7 + r / 5) % table_rows);
       ids.push_back(Tensor::FromVector(of_table).To(device));
@@ -206,7 +179,7 @@ TEST(EmbeddingLayerNorm, SizesAndTypesOnDevice) {
                                    wave({n}, 0.9), wave({n}, 0.3)};
           for (Tensor& leaf : x) (leaf = leaf.To(device)).SetRequiresGrad(true);
           const Tensor y = op(ids, {x[0], x[1], x[2]}, {0, -1, -1}, x[3], x[4], kEps,
-                              Spec(p, rows, device), dtype, {0, 0, 7});
+                              Spec(p, rows, device), dtype);
           EXPECT_EQ(y.dtype(), dtype);
           Backward(y, wave({rows, n}, 0.45).To(dtype).To(device));
           std::vector<std::vector<float>> result = {y.To(DType::kF32).ToVector<float>()};

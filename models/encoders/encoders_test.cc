@@ -28,7 +28,9 @@ Floats ValuesOf(const Module& module, const std::string& name) {
   return {};
 }
 
+// Token 1 is padding: it has row 1 of the positions and is not counted.
 Batch TwoSequences() { return Batch::Pack({{3, 1, 4}, {1, 5}}, {{0, 1, 1}, {1, 0}}); }
+constexpr int64_t kPositionRows[] = {2, 1, 3, 1, 2};
 
 constexpr int64_t kHidden = 4;
 
@@ -54,7 +56,7 @@ std::vector<double> SumOfRows(const NormedEmbeddings& embeddings, const Batch& b
   const std::vector<std::pair<std::string, int64_t>> rows = {
       {"word_embeddings.weight", at(batch.input_ids, row)},
       {"token_type_embeddings.weight", at(batch.token_type_ids, row)},
-      {"position_embeddings.weight", 2 + at(batch.position_ids, row)},
+      {"position_embeddings.weight", kPositionRows[row]},
       {"task_type_embeddings.weight", 0}};
   std::vector<double> sum(kHidden);
   for (const auto& [name, index] : rows) {

@@ -9,6 +9,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/embedding.h"
+#include "lathe/core/ops/segment/token_positions.h"
 
 namespace lathe {
 
@@ -39,6 +40,12 @@ NormedEmbeddings::NormedEmbeddings(const NormedEmbeddingsOptions& options, const
   }
 }
 
+Tensor NormedEmbeddings::PositionRows(const nn::ForwardContext& context) const {
+  if (options_.first_position == 0) return context.row_positions;
+  return TokenPositions(context.input_ids, context.row_positions, context.sequences.cu_seqlens,
+                        static_cast<int32_t>(options_.first_position - 1));
+}
+
 Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& context) const {
   // Messages name the number of the table's rows. If the first rows belong to no position, they
   // also name the number of positions.
@@ -61,28 +68,26 @@ Tensor NormedEmbeddings::Forward(const Batch& batch, const nn::ForwardContext& c
     }
   }
   std::vector<Tensor> ids, tables;
-  std::vector<int64_t> padding_rows, first_rows;
-  const auto add = [&](const Tensor& rows, const nn::Embedding& embedding, int64_t first_row) {
+  std::vector<int64_t> padding_rows;
+  const auto add = [&](const Tensor& rows, const nn::Embedding& embedding) {
     ids.push_back(rows);
     tables.push_back(embedding.weight);
     padding_rows.push_back(embedding.padding_row);
-    first_rows.push_back(first_row);
   };
-  add(context.input_ids, *word_, 0);
-  if (token_type_ != nullptr) add(context.token_type_ids, *token_type_, 0);
-  if (position_ != nullptr && options_.adds_positions)
-    add(context.row_positions, *position_, options_.first_position);
+  add(context.input_ids, *word_);
+  if (token_type_ != nullptr) add(context.token_type_ids, *token_type_);
+  if (position_ != nullptr && options_.adds_positions) add(PositionRows(context), *position_);
   if (task_type_ != nullptr) {
     add(Tensor::Zeros(context.input_ids.shape(), DType::kI32, context.input_ids.device()),
-        *task_type_, 0);
+        *task_type_);
   }
   const DropoutSpec dropout = context.Dropout(options_.hidden_dropout_prob, "embeddings");
   const DType dtype = options_.in_float32 ? DType::kF32 : compute_dtype();
   if (norm_ == nullptr) {
-    return Cast(Dropout(EmbeddingSum(ids, tables, padding_rows, first_rows), dropout), dtype);
+    return Cast(Dropout(EmbeddingSum(ids, tables, padding_rows), dropout), dtype);
   }
   return EmbeddingLayerNorm(ids, tables, padding_rows, norm_->weight, norm_->bias, norm_->eps,
-                            dropout, dtype, first_rows);
+                            dropout, dtype);
 }
 
 }  // namespace lathe

@@ -3,6 +3,7 @@
 //   y[t] = dropout(LayerNorm(word[id[t]] + token_type[type[t]] + position[first + pos[t]]
 //                            + task_type[0]))
 //
+// If first > 0, tokens of id first - 1 are padding: pos[t] doesn't count them, and is -1 for them.
 // There is no norm if the layers normalise their input themselves. There are no positions if
 // attention uses distances.
 //
@@ -27,7 +28,8 @@ struct NormedEmbeddingsOptions {
   int64_t type_vocab_size = 0;                          // the same; 0: no table of token types
   int64_t task_type_vocab_size = 0;                     // the same for task types
   int64_t hidden_size = 0;
-  // The row of position 0. RoBERTa's positions follow the row of its padding, pad_token_id + 1.
+  // The row of position 0. RoBERTa's positions follow the row of its padding, pad_token_id. If it
+  // is not 0, the token of the row before it is padding, which has no position of its own.
   int64_t first_position = 0;
   int64_t pad_token_id = 0;  // its row in the word table starts at 0 and gets no gradient
   double initializer_range = 0.02, layer_norm_eps = 1e-12, hidden_dropout_prob = 0.1;
@@ -54,6 +56,9 @@ class NormedEmbeddings : public Module {
   int64_t max_length() const { return options_.max_position_embeddings - options_.first_position; }
 
  private:
+  // Returns the row of each token in the position table: [N] i32.
+  Tensor PositionRows(const nn::ForwardContext& context) const;
+
   NormedEmbeddingsOptions options_;
   const char* model_;
   std::shared_ptr<nn::Embedding> word_;

@@ -27,6 +27,7 @@ from relative_keys import use_relative_keys
 # Overrides of the config of a "model_type", by default that of BERT. A case's "seed" is by default its place here. The
 # longest text has "tokens" tokens, by default POSITIONS. "labels" may be "soft", weights of the classes, or "negative",
 # classes of which some are negative; both for models without a problem_type. "noise", by default 0.2, moves the weights.
+# With "padding_in_texts", texts hold padding tokens that attention reads, as a text with the characters "<pad>" does.
 CASES = {
     "bert-classes": dict(num_labels=4, hidden_act="gelu", layer_norm_eps=1e-12),
     "bert-score": dict(num_labels=1, hidden_act="gelu_new", layer_norm_eps=1e-3),
@@ -151,6 +152,10 @@ CASES = {
                                 norm_rel_ebd="layer_norm", layer_norm_eps=1e-5),
     "deberta-no-terms": dict(model_type="deberta", seed=93, num_labels=2, hidden_size=21, intermediate_size=17,
                              relative_attention=True, layer_norm_eps=1e-5),
+    "mpnet-padding": dict(model_type="mpnet", seed=37, max_position_embeddings=18, num_labels=3, hidden_act="gelu",
+                          padding_in_texts=True),
+    "roberta-padding": dict(model_type="roberta", seed=38, type_vocab_size=1, max_position_embeddings=18, num_labels=3,
+                            padding_in_texts=True),
 }
 # Keys that are turned by their positions: a bias of keys then adds different numbers to a query's scores.
 ROTARY = ["roformer", "modernbert", "nomic_bert", "eurobert"]
@@ -179,7 +184,7 @@ def random_labels(config, rows, kind, generator):
     return labels
 
 
-def random_batch(config, tokens, generator, padding="right", labels=None):
+def random_batch(config, tokens, generator, padding="right", labels=None, padding_in_texts=False):
     lengths = [tokens, 2, 7, 1, min(11, tokens - 1)]
     ids = torch.full((len(lengths), tokens), config.pad_token_id)
     types, mask = torch.zeros_like(ids), torch.zeros_like(ids)
@@ -192,6 +197,8 @@ def random_batch(config, tokens, generator, padding="right", labels=None):
         ids[row, columns] = torch.randint(first, VOCAB, (n,), generator=generator)
         types[row, columns[n // 2:]] = row % max(1, config.type_vocab_size) if has_types else 0
         mask[row, columns] = 1
+        if padding_in_texts:  # some of a long text, the last of a short one, all of the shortest
+            ids[row, columns[3::4] if n > 8 else columns[-1:]] = config.pad_token_id
     labels = random_labels(config, len(lengths), labels, generator)
     batch = dict(input_ids=ids, token_type_ids=types, attention_mask=mask, labels=labels)
     if not has_types:
@@ -251,7 +258,7 @@ def by_file_names(model, values):
         return load_file(Path(folder) / "model.safetensors")
 
 
-def make(folder, seed, tokens, labels, noise, overrides):
+def make(folder, seed, tokens, labels, noise, padding_in_texts, overrides):
     padding = "middle" if folder.name == "bert-padding" else "right"
     sizes = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
                  max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -274,7 +281,7 @@ def make(folder, seed, tokens, labels, noise, overrides):
     golden = {}
     multiplies_keys = (getattr(config, "position_embedding_type", "") == "relative_key_query" or
                        config.model_type in ROTARY)
-    batch = random_batch(config, tokens, generator, padding, labels)
+    batch = random_batch(config, tokens, generator, padding, labels, padding_in_texts)
     out = run(model, batch, output_hidden_states=True)
     out.loss.backward()
     golden.update(batch)
@@ -310,7 +317,7 @@ def make(folder, seed, tokens, labels, noise, overrides):
     scheduler = get_scheduler("linear", optimizer, num_warmup_steps=2, num_training_steps=STEPS)
     batches, losses, grad_norms, rates = [], [], [], []
     for _ in range(STEPS):
-        batches.append(random_batch(config, tokens, generator, padding, labels))
+        batches.append(random_batch(config, tokens, generator, padding, labels, padding_in_texts))
         loss = run(model, batches[-1]).loss
         loss.backward()
         losses.append(loss.detach())
@@ -334,4 +341,5 @@ if __name__ == "__main__":
         if len(sys.argv) == 1 or name in sys.argv[1:]:
             overrides = dict(overrides)
             make(Path(__file__).parent / "models" / name, overrides.pop("seed", place),
-                 overrides.pop("tokens", POSITIONS), overrides.pop("labels", None), overrides.pop("noise", 0.2), overrides)
+                 overrides.pop("tokens", POSITIONS), overrides.pop("labels", None), overrides.pop("noise", 0.2),
+                 overrides.pop("padding_in_texts", False), overrides)
