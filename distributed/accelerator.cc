@@ -90,8 +90,9 @@ Accelerator::Accelerator(AcceleratorOptions options)
   if (options_.deterministic) UseDeterministicGemms(true);
   if (precision == "fp16") {
     if (device_.is_cpu()) {
-      throw InvalidArgument("[accelerator] mixed_precision fp16 needs a GPU, and this is the CPU",
-                            "use mixed_precision bf16, which works on the CPU");
+      throw InvalidArgument(
+          "[accelerator] mixed_precision fp16 needs a GPU, and this is the CPU",
+          "use " + OptionName("mixed_precision") + " bf16, which works on the CPU");
     }
     state_->scaler = std::make_shared<GradScaler>(options_.grad_scaler);
   }

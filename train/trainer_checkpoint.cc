@@ -207,9 +207,10 @@ std::string Trainer::SaveCheckpointAlone(bool complete) {
     // The lost rank has taken its part of the moments with it.
     if (const auto newest = NewestOwnCheckpoint())
       return "; training can go on from " + newest->path;
-    return arguments_.save_only_model
-               ? "; training can't go on from it: save_only_model leaves out what that needs"
-               : "; training can't go on from it: save_steps saves checkpoints next time";
+    return "; training can't go on from it: " +
+           (arguments_.save_only_model
+                ? OptionName("save_only_model") + " leaves out what that needs"
+                : OptionName("save_steps") + " saves checkpoints next time");
   }
   // This rank writes alone, so what it has begun to write comes to its end.
   while (saver_ && saver_->active() && !saver_->Poll())
@@ -292,16 +293,17 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
     std::string reasons;
     for (const std::string& reason : search.left_out) reasons += "; " + reason;
     throw NotFound(folder + ": has no checkpoint to go on from" + reasons,
-                   "leave out resume_from_checkpoint to begin anew, or name another folder");
+                   "leave out " + OptionName("resume_from_checkpoint") +
+                       " to begin anew, or name another folder");
   }
   // Another branch of the training, or one from another folder, is a training of its own.
   const bool goes_on = search.newest && fs::equivalent(found->path, search.newest->path);
   run_ = goes_on ? found->manifest.run : folder.empty() ? 1 : NextRun(folder);
   if (const auto difference = FirstDifference(found->manifest.settings, Settings())) {
     if (!arguments_.resume_anyway) {
-      throw InvalidArgument(
-          found->path + ": " + *difference,
-          "go on with the data and options of the checkpoint, or set resume_anyway");
+      throw InvalidArgument(found->path + ": " + *difference,
+                            "go on with the data and options of the checkpoint, or set " +
+                                OptionName("resume_anyway"));
     }
     notes_.push_back("resumed anyway: " + *difference);
   }

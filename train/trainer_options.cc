@@ -66,9 +66,10 @@ TrainerInputs CheckedInputs(TrainerInputs inputs, const TrainingArguments& argum
       std::ranges::all_of(weights, [](float w) { return w >= 0 && std::isfinite(w); });
   const bool some = weights.empty() || std::ranges::any_of(weights, [](float w) { return w > 0; });
   if (!valid || !some) {
-    throw InvalidArgument(inputs.train_name + (valid ? ": all sample weights are 0"
-                                                     : ": a sample weight is not a number from 0"),
-                          "name another column with sample_weight_column or leave it out");
+    throw InvalidArgument(
+        inputs.train_name +
+            (valid ? ": all sample weights are 0" : ": a sample weight is not a number from 0"),
+        "name another column with " + OptionName("sample_weight_column") + " or leave it out");
   }
   Check(arguments.eval_strategy == "no" || inputs.evaluation != nullptr, "trainer",
         "eval_strategy ", arguments.eval_strategy, " needs evaluation data");
@@ -104,9 +105,10 @@ DataLoaderOptions LoaderOptionsOf(const TrainingArguments& options, const Traine
                                   int num_processes) {
   const int64_t batch_size = options.per_device_train_batch_size * num_processes;
   if (options.dataloader_drop_last && inputs.train->size() < batch_size) {
-    throw InvalidArgument(inputs.train_name + ": " + std::to_string(inputs.train->size()) +
-                              " samples do not fill a batch of " + std::to_string(batch_size),
-                          "leave dataloader_drop_last out or use a smaller batch");
+    throw InvalidArgument(
+        inputs.train_name + ": " + std::to_string(inputs.train->size()) +
+            " samples do not fill a batch of " + std::to_string(batch_size),
+        "leave " + OptionName("dataloader_drop_last") + " out or use a smaller batch");
   }
   return {.batch_size = batch_size,
           .shuffle = options.shuffle_train,
@@ -137,7 +139,9 @@ std::unique_ptr<Scheduler> MakeScheduler(const TrainingArguments& options, Optim
   } catch (const Error& e) {
     throw UsageError(
         "lr_scheduler_type " + options.lr_scheduler_type + ": " + WithoutTag(e.message()),
-        e.hint().empty() ? "set it with lr_scheduler_kwargs '{\"NAME\": VALUE}'" : e.hint());
+        e.hint().empty()
+            ? "set it with " + OptionName("lr_scheduler_kwargs") + " '{\"NAME\": VALUE}'"
+            : e.hint());
   }
 }
 

@@ -266,10 +266,12 @@ void Trainer::SaveLastGoodModelAndThrow(const BadNumber& bad) {
   const std::string message = "step " + std::to_string(step) + ": " + bad.what + "; " + cause;
   if (!accelerator_.is_main_process()) LeaveReportToMain();
   const bool untouched = state_.global_step == 0 && !ParametersAreFinite();
-  std::string hint = untouched
-                         ? "the weights that training starts from are damaged; use another model"
-                         : "lower learning_rate or raise warmup_steps";
-  if (!untouched && accelerator_.scaler() != nullptr) hint += ", or use mixed_precision bf16";
+  std::string hint =
+      untouched
+          ? "the weights that training starts from are damaged; use another model"
+          : "lower " + OptionName("learning_rate") + " or raise " + OptionName("warmup_steps");
+  if (!untouched && accelerator_.scaler() != nullptr)
+    hint += ", or use " + OptionName("mixed_precision") + " bf16";
   if (out_ == nullptr) throw InvalidArgument(message, hint);
   metrics_ = nullptr;  // they don't describe the model that is saved
   Tensor values = optimizer_.arena().values();

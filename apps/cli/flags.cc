@@ -365,20 +365,4 @@ nlohmann::json FlagTable::PresentValues() const {
   return values;
 }
 
-std::string WithFlags(std::string text, const std::vector<std::string>& names) {
-  constexpr std::string_view kBefore = " (", kBehind = " ,;:.)";
-  for (const std::string& name : names) {
-    if (name.find('_') == std::string::npos) continue;
-    for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
-      const size_t end = at + name.size();
-      const bool begins = at == 0 || kBefore.find(text[at - 1]) != std::string_view::npos;
-      const bool ends = end == text.size() || kBehind.find(text[end]) != std::string_view::npos;
-      if (!begins || !ends) continue;
-      text.insert(at, "--");
-      at += 2;
-    }
-  }
-  return text;
-}
-
 }  // namespace lathe

@@ -125,9 +125,4 @@ class FlagTable {
   std::map<std::string, std::string> aliases_;
 };
 
-// Returns the text of a library, which names its fields ("set resume_anyway"), as the command line
-// writes them ("set --resume_anyway"). `names` are those of all options; only names with an
-// underscore are sought, because others are words.
-std::string WithFlags(std::string text, const std::vector<std::string>& names);
-
 }  // namespace lathe

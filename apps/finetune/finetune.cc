@@ -326,15 +326,7 @@ int Finetune(const ParsedOptions& parsed) {
   signal(SIGPIPE, SIG_IGN);
   SetRankPrefix();
   ShowDebugLog(parsed.options.log_level == "debug");
-  try {
-    return FinetuneRun(parsed).Run();
-  } catch (const UsageError& e) {
-    throw UsageError(e.message(), WithFlags(e.hint(), parsed.names), e.location());
-  } catch (const LostRankError& e) {  // WithHint makes a plain Error
-    throw LostRankError(e.WithHint(WithFlags(e.hint(), parsed.names)));
-  } catch (const Error& e) {
-    throw e.WithHint(WithFlags(e.hint(), parsed.names));
-  }
+  return FinetuneRun(parsed).Run();
 }
 
 ParsedOptions Parse(const std::vector<std::string>& args) {

@@ -131,6 +131,7 @@ void ApplyFiles(FlagTable& flags, const std::string& arguments_file,
 }  // namespace
 
 ParsedOptions ParseOptions(const std::vector<std::string>& args) {
+  NameOptionsAsFlags();
   ParsedOptions parsed;
   FinetuneArguments& o = parsed.options;
   bool help = false;
@@ -158,7 +159,6 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
       .CommandLineOnly();
   AddTransformersOptions(flags);
 
-  parsed.names = flags.Names();
   const std::string help_text = flags.Help();  // before parsing, because it shows the defaults
   const std::string arguments_file = !args.empty() && IsOptionsFile(args[0]) ? args[0] : "";
   std::vector<std::string> positional = flags.Parse(args);

@@ -22,14 +22,14 @@ struct ParsedOptions {
   std::vector<std::pair<std::string, std::string>> shared;
   // The given files and folders, as absolute paths. They must agree on the ranks of one machine.
   std::vector<std::pair<std::string, std::string>> files;
-  std::vector<std::string> names;  // of all options
   // The values of all options by their names, given or not, but for the Hub's token.
   nlohmann::json values;
   std::optional<std::string> help;  // if --help was given: the text to print instead of running
 };
 
 // Reads and checks the arguments (without the program's name). Throws InvalidArgument for anything
-// that is wrong with the options themselves. Files are looked at later.
+// that is wrong with the options themselves. Files are looked at later. All texts of this process
+// name options as flags from then on (NameOptionsAsFlags).
 ParsedOptions ParseOptions(const std::vector<std::string>& args);
 
 }  // namespace lathe

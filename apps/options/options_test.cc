@@ -378,17 +378,5 @@ TEST(ScheduleKwargsTest, ReadsAndChecks) {
             "lr_scheduler_kwargs: \"timescale\" has the wrong type: 2.5|");
 }
 
-TEST(OptionsTest, HintsNameFlags) {
-  const std::vector<std::string> names = ParseOptions({"--help"}).names;
-  const auto expect = [&](const std::string& text, const std::string& shown) {
-    EXPECT_EQ(WithFlags(text, names), shown);
-  };
-  expect("output_dir, or set resume_anyway (save_steps)",
-         "--output_dir, or set --resume_anyway (--save_steps)");
-  expect("set --resume_anyway", "set --resume_anyway");
-  expect("see /a/output_dir/b, my_output_dir and \"label_column\"; the seed stays",
-         "see /a/output_dir/b, my_output_dir and \"label_column\"; the seed stays");
-}
-
 }  // namespace
 }  // namespace lathe

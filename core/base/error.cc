@@ -2,9 +2,13 @@
 
 #include <absl/status/status.h>
 
+#include <atomic>
 #include <utility>
 
 namespace lathe {
+namespace {
+std::atomic<bool> options_are_flags = false;
+}  // namespace
 
 Error::Error(absl::StatusCode code, std::string message, std::string hint,
              std::source_location location)
@@ -36,5 +40,11 @@ std::string WithoutTag(const std::string& message) {
   const size_t end = message.starts_with('[') ? message.find("] ") : std::string::npos;
   return end == std::string::npos ? message : message.substr(end + 2);
 }
+
+std::string OptionName(std::string_view name) {
+  return std::string(options_are_flags ? "--" : "").append(name);
+}
+
+void NameOptionsAsFlags() { options_are_flags = true; }
 
 }  // namespace lathe

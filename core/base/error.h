@@ -13,6 +13,7 @@
 #include <source_location>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 // Declared here, because its header <absl/status/status.h> compiles for longer than all else that
@@ -74,6 +75,18 @@ Error DataLoss(std::string message, std::string hint = "",
 // Returns the message without a leading tag in brackets, which tells a program's user nothing. The
 // tag is a function's ("[labels] ...") or a library's ("[json.exception.out_of_range.403] ...").
 std::string WithoutTag(const std::string& message);
+
+// Returns how texts name an option, such as a field of TrainingArguments: `name`, or "--name" after
+// NameOptionsAsFlags.
+//
+//   throw InvalidArgument(path + ": is not empty", "set " + OptionName("overwrite_output_dir"));
+//
+// A program that embeds Lathe sets the field, and a user of `finetune` passes the flag.
+std::string OptionName(std::string_view name);
+
+// Makes all later texts of this process name options as flags. A program whose users pass flags
+// calls it when it starts.
+void NameOptionsAsFlags();
 
 // Throws InvalidArgument("[op] part part ...") unless `ok`. Prints the parts only on failure.
 template <typename... Parts>

@@ -147,8 +147,9 @@ FoundCheckpoint OpenCheckpoint(const std::string& path) {
   }
   found.manifest = ReadManifest(path);
   if (!found.manifest.resumable) {
-    throw InvalidArgument(path + ": holds the model alone (save_only_model)",
-                          "name a checkpoint that was saved without save_only_model");
+    throw InvalidArgument(
+        path + ": holds the model alone (save_only_model)",
+        "name a checkpoint that was saved without " + OptionName("save_only_model"));
   }
   VerifyFiles(path, found.manifest);
   return found;

@@ -19,7 +19,8 @@ using Milliseconds = std::chrono::milliseconds;
 // Messages that a rank posts: its error's message, and that it has read the others'.
 constexpr char kError[] = "error", kErrorRead[] = "error read";
 
-// Returns true if a lower rank of the joined group reports the same error.
+// Returns true if a lower rank of the joined group reports the same error. Two messages are the
+// same if users would read the same line twice; nothing is read out of them.
 bool IsReportedByLowerRank(const Error& error) {
   bool same = false;
   try {

@@ -23,11 +23,11 @@ void EarlyStoppingCallback::OnTrainBegin(const TrainingArguments& arguments,
                                          const TrainerState& state, TrainerControl& control) {
   if (arguments.eval_strategy == "no") {
     throw InvalidArgument("early stopping needs evaluations while training",
-                          "set eval_strategy to steps or epoch");
+                          "set " + OptionName("eval_strategy") + " to steps or epoch");
   }
   if (arguments.metric_for_best_model.empty()) {
     throw InvalidArgument("early stopping needs a metric to compare",
-                          "set metric_for_best_model, to loss for example");
+                          "set " + OptionName("metric_for_best_model") + ", to loss for example");
   }
   if (!std::exchange(goes_on_, false)) count_ = 0;
   best_ = state.best_metric;

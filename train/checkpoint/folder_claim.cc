@@ -168,7 +168,8 @@ void WaitUntilFree(const std::string& dir, std::chrono::milliseconds patience,
   while (!is_free()) {
     if (Clock::now() >= end || Interrupted()) {
       throw UsageError(dir + ": output_dir is in use by " + HolderOf(dir),
-                       "wait until that training has ended, end it, or choose another output_dir");
+                       "wait until that training has ended, end it, or choose another " +
+                           OptionName("output_dir"));
     }
     std::this_thread::sleep_for(kPause);
   }

@@ -27,7 +27,8 @@ void ThrowIf(const std::error_code& code, const std::string& path) {
 }
 
 Error NotWritable(const Error& e) {
-  return Error(e.code(), e.message(), "output_dir must be a folder that you may write to");
+  return Error(e.code(), e.message(),
+               OptionName("output_dir") + " must be a folder that you may write to");
 }
 
 // The files of one model, which leave together. A loader may prefer another model's file beside the
@@ -64,7 +65,7 @@ constexpr std::string_view kWrittenFiles[] = {
 void CheckNoFolder(const std::string& path) {
   if (!fs::is_directory(path)) return;
   throw InvalidArgument(path + ": is a folder but must be a file of the model",
-                        "rename it or choose another output_dir");
+                        "rename it or choose another " + OptionName("output_dir"));
 }
 
 bool IsModelFile(const std::string& name) {
@@ -155,7 +156,7 @@ OutputDir::OutputDir(std::string path, bool allow_existing) : path_(std::move(pa
     }
     if (!allow_existing && !HoldsNothing(path_)) {
       throw UsageError(path_ + ": output_dir is not empty",
-                       "choose another folder or set overwrite_output_dir");
+                       "choose another folder or set " + OptionName("overwrite_output_dir"));
     }
     for (const std::string_view name : kWrittenFiles) CheckNoFolder(File(std::string(name)));
   } else {
