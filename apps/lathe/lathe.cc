@@ -57,6 +57,7 @@ constexpr Command kCommands[] = {{"predict", RunPredict},
 }  // namespace lathe
 
 int main(int argc, char** argv) {
+  lathe::NameOptionsAsFlags();
   const std::vector<std::string> args(argv + 1, argv + argc);
   if (args.empty()) {
     std::cerr << lathe::kUsage;

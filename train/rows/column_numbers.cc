@@ -26,7 +26,7 @@ std::optional<size_t> NumberIn(const std::string& text) {
 TextTable BeginningOf(const DataSplit& split, const FinetuneArguments& options) {
   constexpr int64_t kBytes = 1 << 16;
   const std::string& path = split.files.at(0);
-  CheckNoFolder(path, split.flag);
+  CheckNoFolder(path, split.option);
   std::error_code code;
   if (std::filesystem::exists(path, code) && !std::filesystem::is_regular_file(path, code)) {
     throw InvalidArgument(path + ": columns have numbers only in a file that can be read twice",
@@ -35,29 +35,30 @@ TextTable BeginningOf(const DataSplit& split, const FinetuneArguments& options) 
   try {
     return TextTableReader(path, OnInvalidUtf8(options), kBytes).Next();
   } catch (const Error& e) {
-    throw WithFlagHint(e, split.flag);
+    throw WithFlagHint(e, split.option);
   }
 }
 
-void Replace(std::string& name, const char* flag, const TextTable& table) {
+void Replace(std::string& name, const std::string& option, const TextTable& table) {
   const std::optional<size_t> number = NumberIn(name);
   if (!number || table.has(name)) return;
   if (*number == 0 || *number > table.names.size()) {
     throw InvalidArgument(table.path + ": there is no column " + name + "; it has " +
                               std::to_string(table.names.size()),
-                          std::string("columns of ") + flag + " count from 1; or give their names");
+                          "columns of " + option + " count from 1; or give their names");
   }
   name = table.names[*number - 1];
 }
 
 // Replaces numbers in a list of different names.
-void ReplaceAll(std::vector<std::string>& names, const char* flag, const TextTable& table) {
-  for (std::string& name : names) Replace(name, flag, table);
+void ReplaceAll(std::vector<std::string>& names, const std::string& option,
+                const TextTable& table) {
+  for (std::string& name : names) Replace(name, option, table);
   for (auto name = names.begin(); name != names.end(); ++name) {
     if (std::find(names.begin(), name, *name) == name) continue;
-    throw InvalidArgument(
-        table.path + ": " + flag + " names \"" + *name + "\" twice, by its name and by its number",
-        "name each column once");
+    throw InvalidArgument(table.path + ": " + option + " names \"" + *name +
+                              "\" twice, by its name and by its number",
+                          "name each column once");
   }
 }
 
@@ -71,10 +72,10 @@ FinetuneArguments WithColumnNames(FinetuneArguments options, const DataSplit& sp
     return options;
   }
   const TextTable table = BeginningOf(split, options);
-  Replace(options.label_column, "--label_column", table);
-  Replace(options.sample_weight_column, "--sample_weight_column", table);
-  ReplaceAll(options.text_columns, "--text_columns", table);
-  ReplaceAll(options.text_column_names, "--text_column_names", table);
+  Replace(options.label_column, OptionName("label_column"), table);
+  Replace(options.sample_weight_column, OptionName("sample_weight_column"), table);
+  ReplaceAll(options.text_columns, OptionName("text_columns"), table);
+  ReplaceAll(options.text_column_names, OptionName("text_column_names"), table);
   return options;
 }
 

@@ -19,32 +19,32 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, code);
 }
 
-Strings Matches(const std::string& pattern, const char* flag) {
+Strings Matches(const std::string& pattern, const std::string& option) {
   glob_t found = {};
   const int code = glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
   Strings paths;
   if (code == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
   if (paths.empty()) {
-    throw NotFound(std::string(flag) + " " + pattern + ": no file matches this pattern",
+    throw NotFound(option + " " + pattern + ": no file matches this pattern",
                    "check the folder and the extension, such as data/*.csv");
   }
   std::sort(paths.begin(), paths.end());
   return paths;
 }
 
-void AddFiles(const std::string& name, const char* flag, Strings& files) {
+void AddFiles(const std::string& name, const std::string& option, Strings& files) {
   if (name.empty()) {
-    throw InvalidArgument(std::string(flag) + " has an empty name of a file",
+    throw InvalidArgument(option + " has an empty name of a file",
                           "write several files with one comma between them: a.csv,b.csv");
   }
   if (Exists(name)) {
     files.push_back(name);
   } else if (const size_t comma = name.find(','); comma != std::string::npos) {
-    AddFiles(name.substr(0, comma), flag, files);
-    AddFiles(name.substr(comma + 1), flag, files);
+    AddFiles(name.substr(0, comma), option, files);
+    AddFiles(name.substr(comma + 1), option, files);
   } else if (name.find_first_of("*?[") != std::string::npos) {
-    const Strings matches = Matches(name, flag);
+    const Strings matches = Matches(name, option);
     files.insert(files.end(), matches.begin(), matches.end());
   } else {
     files.push_back(name);
@@ -59,9 +59,9 @@ std::string Joined(const Strings& names) {
 
 }  // namespace
 
-Strings DataFiles(const Strings& names, const char* flag) {
+Strings DataFiles(const Strings& names, const std::string& option) {
   Strings files;
-  for (const std::string& name : names) AddFiles(name, flag, files);
+  for (const std::string& name : names) AddFiles(name, option, files);
   return files;
 }
 
@@ -83,7 +83,7 @@ TextColumns ChooseColumns(const std::vector<TextTable>& tables, const FinetuneAr
   return columns;
 }
 
-void CheckSameColumns(const TextTable& first, const TextTable& table, const char* flag) {
+void CheckSameColumns(const TextTable& first, const TextTable& table, const std::string& option) {
   const auto sorted = [](Strings names) {
     std::sort(names.begin(), names.end());
     return names;
@@ -91,7 +91,7 @@ void CheckSameColumns(const TextTable& first, const TextTable& table, const char
   if (sorted(first.names) == sorted(table.names)) return;
   throw InvalidArgument(table.path + ": its columns are " + Joined(table.names) + " but those of " +
                             first.path + " are " + Joined(first.names),
-                        std::string("all files of ") + flag + " must have the same columns");
+                        "all files of " + option + " must have the same columns");
 }
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// The files that --train_file and the like name.
+// The files that options such as train_file name.
 #pragma once
 
 #include <string>
@@ -9,11 +9,12 @@
 
 namespace lathe {
 
-// Returns the files that a flag names, in this order. Each name may be a path, a pattern of the
-// shell such as data/*.csv, or several of them with commas between them. The matches of a pattern
-// are sorted by their bytes. A file of just this name is that file, whatever is in its name. Throws
-// for a pattern without a match, and for an empty name.
-std::vector<std::string> DataFiles(const std::vector<std::string>& names, const char* flag);
+// Returns the files that an option names, in this order. `option` is its name for errors. Each name
+// may be a path, a pattern of the shell such as data/*.csv, or several of them with commas between
+// them. The matches of a pattern are sorted by their bytes. A file of just this name is that file,
+// whatever is in its name. Throws for a pattern without a match, and for an empty name.
+std::vector<std::string> DataFiles(const std::vector<std::string>& names,
+                                   const std::string& option);
 
 // Returns a name of several files for people: "a.csv and 2 more files".
 std::string NameOfFiles(const std::vector<std::string>& files);
@@ -23,6 +24,6 @@ std::string NameOfFiles(const std::vector<std::string>& files);
 TextColumns ChooseColumns(const std::vector<TextTable>& tables, const FinetuneArguments& options);
 
 // Throws unless a table has the columns of the first one, in any order. The error names the file.
-void CheckSameColumns(const TextTable& first, const TextTable& table, const char* flag);
+void CheckSameColumns(const TextTable& first, const TextTable& table, const std::string& option);
 
 }  // namespace lathe

@@ -47,7 +47,7 @@ TEST_F(DataFilesTest, NamesListsAndPatterns) {
     Write(name);
   const auto files = [&](const Strings& names) {
     Strings found;
-    for (const std::string& path : DataFiles(names, "--train_file"))
+    for (const std::string& path : DataFiles(names, "train_file"))
       found.push_back(path.substr(path.rfind('/') + 1));
     return found;
   };
@@ -63,12 +63,12 @@ TEST_F(DataFilesTest, NamesListsAndPatterns) {
   EXPECT_EQ(files({"missing.csv"}), Strings{"missing.csv"});  // an error when it is read
   EXPECT_TRUE(files({}).empty());
   EXPECT_EQ(ErrorOf([&] { files({Path("x*.csv")}); }),
-            "--train_file " + Path("x*.csv") +
+            "train_file " + Path("x*.csv") +
                 ": no file matches this pattern|check the folder and the extension, such as "
                 "data/*.csv");
   for (const char* empty : {"", "a.csv,", ",a.csv"}) {
     EXPECT_EQ(ErrorOf([&] { files({empty}); }),
-              "--train_file has an empty name of a file|write several files with one comma between "
+              "train_file has an empty name of a file|write several files with one comma between "
               "them: a.csv,b.csv");
   }
 }
@@ -81,13 +81,13 @@ TEST_F(DataFilesTest, NamesOfFilesAreShort) {
 
 TEST_F(DataFilesTest, ColumnsMustBeTheSame) {
   const TextTable first = ParseTextTable("a.csv", "text,label\nx,1\n");
-  CheckSameColumns(first, ParseTextTable("b.tsv", "label\ttext\n1\tx\n"), "--train_file");
+  CheckSameColumns(first, ParseTextTable("b.tsv", "label\ttext\n1\tx\n"), "train_file");
   EXPECT_EQ(
       ErrorOf([&] {
-        CheckSameColumns(first, ParseTextTable("b.csv", "text,label,id\nx,1,2\n"), "--train_file");
+        CheckSameColumns(first, ParseTextTable("b.csv", "text,label,id\nx,1,2\n"), "train_file");
       }),
       "b.csv: its columns are text, label, id but those of a.csv are text, label|all files of "
-      "--train_file must have the same columns");
+      "train_file must have the same columns");
 }
 
 TEST_F(DataFilesTest, ArraysInAnyFileAreNoTexts) {
@@ -101,7 +101,7 @@ TEST_F(DataFilesTest, ArraysInAnyFileAreNoTexts) {
 
 TEST_F(DataFilesTest, ColumnsMayHaveNumbers) {
   Write("a.csv", "id,first,2,label\n1,x,y,0\n");
-  const DataSplit split = {.flag = "--train_file", .files = {Path("a.csv")}};
+  const DataSplit split = {.option = "train_file", .files = {Path("a.csv")}};
   const auto with_names = [&](const Strings& texts, const std::string& label) {
     FinetuneArguments options;
     options.text_columns = texts;
@@ -115,23 +115,23 @@ TEST_F(DataFilesTest, ColumnsMayHaveNumbers) {
   EXPECT_EQ(with_names({"1", "other"}, "label"), (Strings{"id", "other", "label"}));
   EXPECT_EQ(ErrorOf([&] { with_names({"5"}, "label"); }),
             Path("a.csv") +
-                ": there is no column 5; it has 4|columns of --text_columns count from "
+                ": there is no column 5; it has 4|columns of text_columns count from "
                 "1; or give their names");
   EXPECT_EQ(ErrorOf([&] { with_names({"first"}, "0"); }),
             Path("a.csv") +
-                ": there is no column 0; it has 4|columns of --label_column count from "
+                ": there is no column 0; it has 4|columns of label_column count from "
                 "1; or give their names");
   EXPECT_EQ(ErrorOf([&] {
               with_names({"1", "id"}, "label");
             }),
             Path("a.csv") +
-                ": --text_columns names \"id\" twice, by its name and by its number|name "
+                ": text_columns names \"id\" twice, by its name and by its number|name "
                 "each column once");
 }
 
 TEST_F(DataFilesTest, ColumnsThatAreJoinedMayHaveNumbers) {
   Write("a.csv", "id,title,body,label\n1,x,y,0\n2,z,\"\",1\n");
-  const DataSplit split = {.flag = "--train_file", .files = {Path("a.csv")}, .wanted = true};
+  const DataSplit split = {.option = "train_file", .files = {Path("a.csv")}, .wanted = true};
   FinetuneArguments options;
   options.text_column_names = {"3", "title", "1"};
   options.text_column_delimiter = "\n";
@@ -151,7 +151,7 @@ TEST_F(DataFilesTest, ColumnsThatAreJoinedMayHaveNumbers) {
               WithColumnNames(options, split);
             }),
             Path("a.csv") +
-                ": --text_column_names names \"id\" twice, by its name and by its number|name "
+                ": text_column_names names \"id\" twice, by its name and by its number|name "
                 "each column once");
 }
 
@@ -160,7 +160,7 @@ TEST_F(DataFilesTest, ALoneColumnNeedsNoJoining) {
   FinetuneArguments options;
   options.text_column_names = {"text"};
   const std::vector<TextTable> tables =
-      ReadTables({.flag = "--train_file", .files = {Path("a.csv")}, .wanted = true}, options);
+      ReadTables({.option = "train_file", .files = {Path("a.csv")}, .wanted = true}, options);
   EXPECT_EQ(tables[0].names, (Strings{"text", "label"}));
   EXPECT_EQ(ChooseColumns(tables, options).first, "text");
 }
@@ -170,7 +170,7 @@ TEST_F(DataFilesTest, ANoteTellsOfPairsThatNoOptionNames) {
   EXPECT_EQ(
       NoteOnTextColumns({"text", "w"}, options),
       "the texts are pairs of \"text\" and \"w\", the first columns; if the model was trained "
-      "on others, name them with --text_columns");
+      "on others, name them with text_columns");
   EXPECT_EQ(NoteOnTextColumns({"text", ""}, options), "");
   EXPECT_EQ(NoteOnTextColumns({"sentence1", "sentence2"}, options), "");
   options.text_columns = {"text", "w"};
@@ -189,14 +189,14 @@ TEST_F(DataFilesTest, ColumnsOfTextsThatContradict) {
   EXPECT_EQ(error_of({"a", "b"}, {}), "no error");
   EXPECT_EQ(error_of({}, {"a", "b", "c"}), "no error");
   EXPECT_EQ(error_of({"a", "b", "c"}, {}),
-            "--text_columns takes one or two columns|pass --text_column_names to join more columns "
+            "text_columns takes one or two columns|pass text_column_names to join more columns "
             "to one text");
   EXPECT_EQ(error_of({}, {"a", "b", "a"}),
-            "--text_column_names names \"a\" twice|name each column once");
+            "text_column_names names \"a\" twice|name each column once");
   EXPECT_EQ(error_of({"a"}, {"a"}),
-            "--text_column_names and --text_columns contradict each other|leave one of them out");
+            "text_column_names and text_columns contradict each other|leave one of them out");
   EXPECT_EQ(error_of({}, {"a", "b"}, "\xff"),
-            "--text_column_delimiter is not UTF-8|pass text, or leave it out for a space");
+            "text_column_delimiter is not UTF-8|pass text, or leave it out for a space");
 }
 
 }  // namespace

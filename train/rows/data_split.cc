@@ -1,5 +1,6 @@
 #include "lathe/train/rows/data_split.h"
 
+#include "lathe/core/base/error.h"
 #include "lathe/train/rows/data_files.h"
 
 namespace lathe {
@@ -7,8 +8,8 @@ namespace lathe {
 DataSplit TrainingSplit(const FinetuneArguments& options) {
   return {.name = "training",
           .prefix = "train",
-          .flag = "--train_file",
-          .files = DataFiles(options.train_file, "--train_file"),
+          .option = OptionName("train_file"),
+          .files = DataFiles(options.train_file, OptionName("train_file")),
           .rows = options.validation_split > 0 ? DataSplit::Rows::kTraining : DataSplit::Rows::kAll,
           .share = options.validation_split,
           .drops_duplicates = options.drop_duplicates,
@@ -30,8 +31,8 @@ DataSplit ValidationSplit(const FinetuneArguments& options) {
   }
   return {.name = "validation",
           .prefix = "validation",
-          .flag = "--validation_file",
-          .files = DataFiles(options.validation_file, "--validation_file"),
+          .option = OptionName("validation_file"),
+          .files = DataFiles(options.validation_file, OptionName("validation_file")),
           .drops_duplicates = options.drop_duplicates,
           .wanted = evaluates && !options.validation_file.empty(),
           .max_rows = options.max_eval_samples};
@@ -40,8 +41,8 @@ DataSplit ValidationSplit(const FinetuneArguments& options) {
 DataSplit TestSplit(const FinetuneArguments& options) {
   return {.name = "test",
           .prefix = "test",
-          .flag = "--test_file",
-          .files = DataFiles(options.test_file, "--test_file"),
+          .option = OptionName("test_file"),
+          .files = DataFiles(options.test_file, OptionName("test_file")),
           .wanted = options.do_predict && !options.test_file.empty(),
           .labelled = false,
           .max_rows = options.max_predict_samples};
@@ -49,7 +50,9 @@ DataSplit TestSplit(const FinetuneArguments& options) {
 
 std::string NameForPeople(const DataSplit& split) {
   const std::string files = NameOfFiles(split.files);
-  return split.rows == DataSplit::Rows::kValidating ? "--validation_split of " + files : files;
+  return split.rows == DataSplit::Rows::kValidating
+             ? OptionName("validation_split") + " of " + files
+             : files;
 }
 
 }  // namespace lathe

@@ -11,12 +11,12 @@
 namespace lathe {
 
 struct DataSplit {
-  // kTraining and kValidating: the files are those of the training data, which --validation_split
-  // divides.
+  // kTraining and kValidating: the files are those of the training data, which
+  // validation_split divides.
   enum class Rows { kAll, kTraining, kValidating };
   const char* name = "";    // "training", as in "the training data"
   const char* prefix = "";  // of names of files in the dataset cache
-  const char* flag = "";    // that names the files
+  std::string option = "";  // that names the files, as OptionName writes it
   std::vector<std::string> files = {};
   Rows rows = Rows::kAll;                // that belong to it
   double share = 0;                      // of the files' rows that validate, if they are divided

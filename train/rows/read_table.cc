@@ -12,16 +12,16 @@ InvalidUtf8 OnInvalidUtf8(const FinetuneArguments& options) {
   return options.invalid_utf8 == "replace" ? InvalidUtf8::kReplace : InvalidUtf8::kError;
 }
 
-Error WithFlagHint(const Error& e, const char* flag) {
+Error WithFlagHint(const Error& e, const std::string& option) {
   if (e.detail<FoundInvalidUtf8>() != nullptr)
-    return e.WithHint(e.hint() + ": --invalid_utf8 replace");
-  return e.hint().empty() ? e.WithHint(std::string("check ") + flag) : e;
+    return e.WithHint(e.hint() + ": " + OptionName("invalid_utf8") + " replace");
+  return e.hint().empty() ? e.WithHint("check " + option) : e;
 }
 
-void CheckNoFolder(const std::string& path, const char* flag) {
+void CheckNoFolder(const std::string& path, const std::string& option) {
   if (!std::filesystem::is_directory(path)) return;
   throw InvalidArgument(
-      path + ": is a folder but " + flag + " must be a file",
+      path + ": is a folder but " + option + " must be a file",
       "give the path of a .csv, .tsv, .json or .jsonl file, or a pattern such as " + path +
           "/*.csv");
 }
@@ -44,14 +44,14 @@ void CutRows(std::vector<TextTable>& tables, std::optional<int64_t> max_rows) {
 std::vector<TextTable> ReadTables(const DataSplit& split, const FinetuneArguments& options) {
   std::vector<TextTable> tables;
   if (!split.wanted) return tables;
-  for (const std::string& file : split.files) CheckNoFolder(file, split.flag);
+  for (const std::string& file : split.files) CheckNoFolder(file, split.option);
   for (const std::string& file : split.files) {
     try {
       tables.push_back(ReadTextTable(file, OnInvalidUtf8(options)));
     } catch (const Error& e) {
-      throw WithFlagHint(e, split.flag);
+      throw WithFlagHint(e, split.option);
     }
-    CheckSameColumns(tables.front(), tables.back(), split.flag);
+    CheckSameColumns(tables.front(), tables.back(), split.option);
   }
   for (TextTable& table : tables) JoinColumns(table, ColumnsToJoin(options));
   return tables;
@@ -77,14 +77,14 @@ void ForEachBlockWhile(const DataSplit& split, const FinetuneArguments& options,
         if (!reader) reader.emplace(split.files[file], OnInvalidUtf8(options));
         rows = reader->Next();
       } catch (const Error& e) {
-        throw WithFlagHint(e, split.flag);
+        throw WithFlagHint(e, split.option);
       }
       if (rows.rows() == 0) break;
       if (first.names.empty()) {
         first.path = rows.path;
         first.names = rows.names;
       }
-      CheckSameColumns(first, rows, split.flag);
+      CheckSameColumns(first, rows, split.option);
       JoinColumns(rows, joined);
       if (!use(rows, file)) return;
     }

@@ -1,4 +1,4 @@
-// Reading of data files, with errors whose hints name flags.
+// Reading of data files, with errors whose hints name options.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ namespace lathe {
 // Returns what to do with text that is not UTF-8.
 InvalidUtf8 OnInvalidUtf8(const FinetuneArguments& options);
 
-// Returns an error in a data file with a hint that names the flag to change. `flag` named the file.
-Error WithFlagHint(const Error& e, const char* flag);
+// Returns an error in a data file with a hint that names the option to change. `option` named the
+// file, and is written as users write it (OptionName).
+Error WithFlagHint(const Error& e, const std::string& option);
 
 // Throws if the path leads to a folder.
-void CheckNoFolder(const std::string& path, const char* flag);
+void CheckNoFolder(const std::string& path, const std::string& option);
 
 // Returns the rows of a split, a table for each file, with the columns joined that the options
 // join. Returns none if it is not wanted. Throws if a file has other columns than the first.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "lathe/core/base/error.h"
 #include "lathe/train/rows/read_table.h"
 
 namespace lathe {
@@ -69,8 +70,8 @@ void RowFilter::Apply(TextTable& rows, const TextColumns& columns) {
 
 std::string NoteOnDuplicates(const DataSplit& split, int64_t num_dropped) {
   if (num_dropped == 0) return "";
-  return "--drop_duplicates leaves out " + std::to_string(num_dropped) + " repeated " +
-         (num_dropped == 1 ? "row" : "rows") + " of the " + split.name + " data";
+  return OptionName("drop_duplicates") + " leaves out " + std::to_string(num_dropped) +
+         " repeated " + (num_dropped == 1 ? "row" : "rows") + " of the " + split.name + " data";
 }
 
 }  // namespace lathe

@@ -73,7 +73,7 @@ TEST(RowFilterTest, HashesTellTextsApart) {
 TEST(RowFilterTest, SaysHowManyRowsItDropped) {
   EXPECT_EQ(NoteOnDuplicates({.name = "training"}, 0), "");
   EXPECT_EQ(NoteOnDuplicates({.name = "training"}, 1),
-            "--drop_duplicates leaves out 1 repeated row of the training data");
+            "drop_duplicates leaves out 1 repeated row of the training data");
 }
 
 }  // namespace

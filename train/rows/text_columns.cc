@@ -8,10 +8,10 @@
 namespace lathe {
 namespace {
 
-void CheckNoneTwice(const std::vector<std::string>& names, const std::string& flag) {
+void CheckNoneTwice(const std::vector<std::string>& names, const std::string& option) {
   for (auto name = names.begin(); name != names.end(); ++name) {
     if (std::find(names.begin(), name, *name) == name) continue;
-    throw InvalidArgument(flag + " names \"" + *name + "\" twice", "name each column once");
+    throw InvalidArgument(option + " names \"" + *name + "\" twice", "name each column once");
   }
 }
 
@@ -19,17 +19,19 @@ void CheckNoneTwice(const std::vector<std::string>& names, const std::string& fl
 
 void CheckTextColumns(const DataArguments& options) {
   if (options.text_columns.size() > 2) {
-    throw InvalidArgument("--text_columns takes one or two columns",
-                          "pass --text_column_names to join more columns to one text");
+    throw InvalidArgument(
+        OptionName("text_columns") + " takes one or two columns",
+        "pass " + OptionName("text_column_names") + " to join more columns to one text");
   }
-  CheckNoneTwice(options.text_columns, "--text_columns");
-  CheckNoneTwice(options.text_column_names, "--text_column_names");
+  CheckNoneTwice(options.text_columns, OptionName("text_columns"));
+  CheckNoneTwice(options.text_column_names, OptionName("text_column_names"));
   if (!options.text_columns.empty() && !options.text_column_names.empty()) {
-    throw InvalidArgument("--text_column_names and --text_columns contradict each other",
+    throw InvalidArgument(OptionName("text_column_names") + " and " + OptionName("text_columns") +
+                              " contradict each other",
                           "leave one of them out");
   }
   if (ValidateUtf8(options.text_column_delimiter) != std::string::npos) {
-    throw InvalidArgument("--text_column_delimiter is not UTF-8",
+    throw InvalidArgument(OptionName("text_column_delimiter") + " is not UTF-8",
                           "pass text, or leave it out for a space");
   }
 }
@@ -47,7 +49,8 @@ std::string NoteOnTextColumns(const TextColumns& columns, const DataArguments& o
   if (columns.second.empty() || !NamedTextColumns(options).empty()) return "";
   if (columns.first == "sentence1" && columns.second == "sentence2") return "";
   return "the texts are pairs of \"" + columns.first + "\" and \"" + columns.second +
-         "\", the first columns; if the model was trained on others, name them with --text_columns";
+         "\", the first columns; if the model was trained on others, name them with " +
+         OptionName("text_columns");
 }
 
 }  // namespace lathe

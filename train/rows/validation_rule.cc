@@ -62,8 +62,9 @@ void ValidationRule::DecideClass(const Class& rows, const std::string& label) {
 
 void ValidationRule::Decide(LabelKind kind, const std::string& path) {
   if (all_.rows == 0 || all_.lowest == all_.highest) {
-    throw InvalidArgument(path + ": --validation_split needs two different texts at least",
-                          "add rows, or name a --validation_file");
+    throw InvalidArgument(
+        path + ": " + OptionName("validation_split") + " needs two different texts at least",
+        "add rows, or name a " + OptionName("validation_file"));
   }
   by_class_ = kind == LabelKind::kSingleLabel && !too_many_classes_;
   if (!by_class_) {
@@ -80,13 +81,15 @@ void ValidationRule::Decide(LabelKind kind, const std::string& path) {
   }
   if (num_lone > 0) {
     if (num_lone > kMostNamed) lone += ", ...";
-    notes_.push_back(
-        "--validation_split leaves no row for validation of " + std::to_string(num_lone) +
-        (num_lone == 1 ? " class that has" : " classes that have") + " one text only: " + lone);
+    notes_.push_back(OptionName("validation_split") + " leaves no row for validation of " +
+                     std::to_string(num_lone) +
+                     (num_lone == 1 ? " class that has" : " classes that have") +
+                     " one text only: " + lone);
   }
   if (num_lone == classes_.size()) {
-    throw InvalidArgument(path + ": --validation_split needs a class with two different texts",
-                          "add rows, or name a --validation_file");
+    throw InvalidArgument(
+        path + ": " + OptionName("validation_split") + " needs a class with two different texts",
+        "add rows, or name a " + OptionName("validation_file"));
   }
   classes_.clear();
 }

@@ -122,9 +122,9 @@ TEST(ValidationRuleTest, AClassOfOneTextTrains) {
     const std::vector<bool> validates = rule.Validates(table, kOne, "label");
     EXPECT_EQ(std::vector<bool>(validates.begin() + 2, validates.end()), std::vector<bool>(3));
     EXPECT_EQ(validates[0] + validates[1], 1);
-    EXPECT_EQ(rule.notes(), std::vector<std::string>{
-                                "--validation_split leaves no row for validation of 2 classes "
-                                "that have one text only: \"lone\", \"one\""});
+    EXPECT_EQ(rule.notes(),
+              std::vector<std::string>{"validation_split leaves no row for validation of 2 classes "
+                                       "that have one text only: \"lone\", \"one\""});
   }
 }
 
@@ -140,13 +140,13 @@ TEST(ValidationRuleTest, NeedsTwoTexts) {
   const TextTable same = ParseTextTable("t.csv", "text,label\na,x\na,y\n");
   for (const LabelKind kind : {LabelKind::kSingleLabel, LabelKind::kRegression}) {
     EXPECT_EQ(ErrorOf(0.5, same, kind),
-              "t.csv: --validation_split needs two different texts at least|add rows, or name a "
-              "--validation_file");
+              "t.csv: validation_split needs two different texts at least|add rows, or name a "
+              "validation_file");
   }
   EXPECT_EQ(
       ErrorOf(0.5, ParseTextTable("t.csv", "text,label\na,x\nb,y\n"), LabelKind::kSingleLabel),
-      "t.csv: --validation_split needs a class with two different texts|add rows, or name a "
-      "--validation_file");
+      "t.csv: validation_split needs a class with two different texts|add rows, or name a "
+      "validation_file");
 }
 
 }  // namespace

@@ -303,8 +303,8 @@ std::optional<TokenizedDataset> CachedDataset::Load(const SequenceClassifier& mo
                                      << NameOfFiles(split_.files) << std::endl;
                          }});
     dataset_ = OpenDatasetFile(path_);
-    AddNote("the tokenized " + name + " data are kept in " + path_ +
-            "; --dataset_cache none keeps them in memory");
+    AddNote("the tokenized " + name + " data are kept in " + path_ + "; " +
+            OptionName("dataset_cache") + " none keeps them in memory");
     return std::exchange(dataset_, std::nullopt);
   } catch (const Error& e) {
     if (data_error_ != nullptr) std::rethrow_exception(data_error_);

@@ -1,4 +1,4 @@
-// DecideLabels: derives the classifier's outputs from label columns, flags and the config.
+// DecideLabels: derives the classifier's outputs from label columns, options and the config.
 #include "lathe/train/task/labels.h"
 
 #include <absl/strings/ascii.h>
@@ -66,9 +66,9 @@ void CheckScores(const DistinctLabels& train) {
   }
   const bool are_scores = fractions > 0 && numbers * 2 > rows;
   if (!bad || !are_scores) return;
-  throw InvalidArgument(
-      train.Where(*bad) + ": score \"" + labels[*bad] + "\" is not a number",
-      "correct it, or pass --problem_type single_label_classification if these are names");
+  throw InvalidArgument(train.Where(*bad) + ": score \"" + labels[*bad] + "\" is not a number",
+                        "correct it, or pass " + OptionName("problem_type") +
+                            " single_label_classification if these are names");
 }
 
 LabelSet Infer(const Names& column, const std::string& where) {
@@ -98,11 +98,12 @@ LabelSet FromTraining(const DistinctLabels& train, const FinetuneArguments& opti
   }
   if (wanted == inferred.kind()) return inferred;
   if (wanted == LabelKind::kMultiLabel || inferred.kind() == LabelKind::kMultiLabel) {
-    throw InvalidArgument(where + (wanted == LabelKind::kMultiLabel ? " holds no" : " holds") +
-                              " arrays of labels but " +
-                              (options.problem_type.empty() ? "--do_regression is true"
-                                                            : "--problem_type is " + wish),
-                          "multi-label data is a .json or .jsonl file whose labels are arrays");
+    throw InvalidArgument(
+        where + (wanted == LabelKind::kMultiLabel ? " holds no" : " holds") +
+            " arrays of labels but " +
+            (options.problem_type.empty() ? OptionName("do_regression") + " is true"
+                                          : OptionName("problem_type") + " is " + wish),
+        "multi-label data is a .json or .jsonl file whose labels are arrays");
   }
   if (wanted == LabelKind::kRegression) return LabelSet::Regression();
   // The names of the classes look like decimal numbers.
@@ -224,10 +225,11 @@ LabelSet DecideLabels(const DistinctLabels* train, const DistinctLabels* validat
   const int64_t wanted = options.num_labels.value_or(labels.num_labels());
   if (labels.kind() == LabelKind::kRegression) {
     if (wanted != 1) {
-      throw UsageError("--num_labels is " + std::to_string(wanted) +
+      throw UsageError(OptionName("num_labels") + " is " + std::to_string(wanted) +
                            " but the labels are numbers, and a regression has one output",
-                       "leave --num_labels out, or pass --problem_type single_label_classification "
-                       "if the numbers are names");
+                       "leave " + OptionName("num_labels") + " out, or pass " +
+                           OptionName("problem_type") +
+                           " single_label_classification if the numbers are names");
     }
     return labels;
   }
@@ -236,12 +238,12 @@ LabelSet DecideLabels(const DistinctLabels* train, const DistinctLabels* validat
     names = InOrderOf(config.label_names(), InOrderOfTask(options.task_name, names));
   const int64_t found = static_cast<int64_t>(names.size());
   if (found > wanted) {
-    const std::string what = std::to_string(found) + " labels (" + Join(names) +
-                             ") but --num_labels is " + std::to_string(wanted);
-    const char* const hint =
+    const std::string what = std::to_string(found) + " labels (" + Join(names) + ") but " +
+                             OptionName("num_labels") + " is " + std::to_string(wanted);
+    const std::string hint =
         wanted == 1 && labels.kind() != LabelKind::kMultiLabel && AreNumbers(names)
-            ? "pass --problem_type regression to fit the numbers themselves"
-            : "leave --num_labels out or raise it";
+            ? "pass " + OptionName("problem_type") + " regression to fit the numbers themselves"
+            : "leave " + OptionName("num_labels") + " out or raise it";
     if (train == nullptr) throw WrongConfig(config.path(), {"num_labels"}, what, hint);
     throw InvalidArgument(train->path() + ": " + what, hint);
   }

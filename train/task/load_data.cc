@@ -22,17 +22,18 @@ void CheckColumns(const Task& task, const std::string& path, const FinetuneArgum
   CheckMaxSeqLength(*task.tokenizer, !columns.second.empty(), options.max_seq_length);
   std::vector<std::string> names = {columns.first, columns.second};
   if (!options.text_column_names.empty()) names = options.text_column_names;
-  const std::string flag =
-      options.text_column_names.empty() ? "--text_columns" : "--text_column_names";
+  const std::string texts =
+      OptionName(options.text_column_names.empty() ? "text_columns" : "text_column_names");
   for (const std::string& name : names) {
     if (name == options.label_column && (options.do_train || options.do_eval)) {
-      throw InvalidArgument(path + ": column \"" + name + "\" is the label and cannot be a text",
-                            "name other columns with " + flag + " or --label_column");
+      throw InvalidArgument(
+          path + ": column \"" + name + "\" is the label and cannot be a text",
+          "name other columns with " + texts + " or " + OptionName("label_column"));
     }
     if (!name.empty() && name == options.sample_weight_column) {
       throw InvalidArgument(
           path + ": column \"" + name + "\" is the sample weight and cannot be a text",
-          "name other columns with " + flag + " or --sample_weight_column");
+          "name other columns with " + texts + " or " + OptionName("sample_weight_column"));
     }
   }
 }
@@ -102,7 +103,8 @@ LabelSet DataLoading::DecideTheLabels() {
 }
 
 void DataLoading::Read() {
-  if (!First().split.wanted) throw UsageError("no file of data is named", "pass --train_file FILE");
+  if (!First().split.wanted)
+    throw UsageError("no file of data is named", "pass " + OptionName("train_file") + " FILE");
   CheckTextColumns(options_);
   options_ = WithColumnNames(options_, First().split);
   for (Part* part : Parts()) part->folder = DatasetCacheFolder(part->split, options_);
@@ -201,7 +203,7 @@ void DataLoading::CutToTrainingTexts() {
   int64_t longest = task_.tokenizer->NumSpecialTokens(pairs) + (pairs ? 2 : 1);
   for (int64_t i = 0; i < train.size(); ++i) longest = std::max(longest, train.length(i));
   task_.max_length = std::min(longest, task_.max_length);
-  task_.notes.push_back("--max_seq_length auto: texts are cut to " +
+  task_.notes.push_back(OptionName("max_seq_length") + " auto: texts are cut to " +
                         std::to_string(task_.max_length) + " tokens");
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 // One of the options that name a model.
 struct NamedModel {
-  const char* flag;
+  const char* option;
   std::string FinetuneArguments::*name;
   CheckpointParts parts;  // what is read of it
 };
@@ -25,19 +25,19 @@ std::array<NamedModel, 3> NamedModels(const FinetuneArguments& options) {
   const bool model = !options.model_name_or_path.empty();
   const bool own_config = options.config_name.empty(),
              own_tokenizer = options.tokenizer_name.empty();
-  return {NamedModel{"--model_name_or_path",
+  return {NamedModel{"model_name_or_path",
                      &FinetuneArguments::model_name_or_path,
                      {.config = own_config, .tokenizer = own_tokenizer, .weights = true}},
-          NamedModel{"--config_name",
+          NamedModel{"config_name",
                      &FinetuneArguments::config_name,
                      {.config = true, .tokenizer = own_tokenizer && !model}},
-          NamedModel{"--tokenizer_name", &FinetuneArguments::tokenizer_name, {.tokenizer = true}}};
+          NamedModel{"tokenizer_name", &FinetuneArguments::tokenizer_name, {.tokenizer = true}}};
 }
 
-void CheckFolder(const std::string& name, const char* flag) {
+void CheckFolder(const std::string& name, const char* option) {
   std::error_code code;
   if (name.empty() || IsModelName(name) || std::filesystem::exists(name, code)) return;
-  throw NotFound(name + ": no such folder (" + flag + ")",
+  throw NotFound(name + ": no such folder (" + OptionName(option) + ")",
                  "give a folder's path, or the name of a model on the Hub as owner/name");
 }
 
@@ -45,7 +45,8 @@ void CheckFolder(const std::string& name, const char* flag) {
 
 FinetuneArguments WithLocalFolders(const FinetuneArguments& options, Accelerator& accelerator) {
   FinetuneArguments local = options;
-  for (const NamedModel& named : NamedModels(options)) CheckFolder(options.*named.name, named.flag);
+  for (const NamedModel& named : NamedModels(options))
+    CheckFolder(options.*named.name, named.option);
   HubOptions hub = {
       .revision = options.model_revision, .token = options.token, .cache_dir = options.cache_dir};
   hub.show_progress = !options.disable_tqdm && accelerator.is_local_main_process();
@@ -53,7 +54,7 @@ FinetuneArguments WithLocalFolders(const FinetuneArguments& options, Accelerator
     const std::string& name = options.*named.name;
     // The ranks decide by the name alone whether they talk, because their folders may differ.
     if (!IsModelName(name)) continue;
-    const std::string key = std::string("commit of ") + named.flag;
+    const std::string key = std::string("commit of ") + named.option;
     HubOptions own = hub;
     if (!accelerator.is_main_process()) {
       const std::string commit = accelerator.group().AwaitMessage(key, 0);

@@ -8,7 +8,8 @@ namespace lathe {
 
 // Returns the options with a folder in place of each model's name, and fetches what the cache
 // lacks. All ranks use the commit that rank 0 has found; one rank of each cache fetches a file
-// while the others wait. Throws NotFound, naming the flag, for what is neither a folder nor a name.
+// while the others wait. Throws NotFound, naming the option, for what is neither a folder nor a
+// name.
 FinetuneArguments WithLocalFolders(const FinetuneArguments& options, Accelerator& accelerator);
 
 }  // namespace lathe

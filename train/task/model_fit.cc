@@ -20,24 +20,26 @@ Limits LimitsOf(const SequenceClassifier& model, const Tokenizer& tokenizer) {
           .type_vocab_size = model.config().GetInt("type_vocab_size", 2)};
 }
 
-// Says what to do about a tokenizer that doesn't fit the configuration. The hint names the flags
+// Says what to do about a tokenizer that doesn't fit the configuration. The hint names the options
 // that chose the two; it is "" if both come from one folder.
 std::string MismatchHint(const FinetuneArguments& options, const Tokenizer& tokenizer) {
   const std::string& model = options.model_name_or_path;
   const std::string size = std::to_string(tokenizer.vocab_size());
   if (options.config_overrides.find("vocab_size=") != std::string::npos) {
-    return "--config_overrides sets vocab_size; leave it out or set it to " + size;
+    return OptionName("config_overrides") + " sets vocab_size; leave it out or set it to " + size;
   }
-  const std::string config = options.config_name.empty() ? "--model_name_or_path " + model
-                                                         : "--config_name " + options.config_name;
-  const std::string resize = model.empty() ? ", or pass --config_overrides vocab_size=" + size : "";
+  const std::string config = options.config_name.empty()
+                                 ? OptionName("model_name_or_path") + " " + model
+                                 : OptionName("config_name") + " " + options.config_name;
+  const std::string resize =
+      model.empty() ? ", or pass " + OptionName("config_overrides") + " vocab_size=" + size : "";
   if (!options.tokenizer_name.empty()) {
-    return "--tokenizer_name " + options.tokenizer_name + " does not belong to " + config +
-           "; name the folder of its own tokenizer" + resize;
+    return OptionName("tokenizer_name") + " " + options.tokenizer_name + " does not belong to " +
+           config + "; name the folder of its own tokenizer" + resize;
   }
   if (options.config_name.empty() || model.empty()) return "";
-  return config + " does not belong to --model_name_or_path " + model +
-         ", whose tokenizer is used; leave it out or pass --tokenizer_name";
+  return config + " does not belong to " + OptionName("model_name_or_path") + " " + model +
+         ", whose tokenizer is used; leave it out or pass " + OptionName("tokenizer_name");
 }
 
 }  // namespace
@@ -71,15 +73,16 @@ void CheckSequences(const TextTable& table, const TokenizedDataset& dataset,
       throw InvalidArgument(table.Where(i) + ": " + std::to_string(dataset.length(i)) +
                                 " tokens, but the model's max_position_embeddings allows " +
                                 std::to_string(limit),
-                            "pass --max_seq_length " + std::to_string(limit));
+                            "pass " + OptionName("max_seq_length") + " " + std::to_string(limit));
     }
     for (int64_t t = dataset.offsets[i]; t < dataset.offsets[i + 1]; ++t) {
       if (type_vocab_size > 0 && dataset.token_type_ids[t] >= type_vocab_size) {
-        throw InvalidArgument(table.Where(i) +
-                                  ": a second text needs two token types but the model's "
-                                  "type_vocab_size is " +
-                                  std::to_string(type_vocab_size),
-                              "name one column with --text_columns or use another model");
+        throw InvalidArgument(
+            table.Where(i) +
+                ": a second text needs two token types but the model's "
+                "type_vocab_size is " +
+                std::to_string(type_vocab_size),
+            "name one column with " + OptionName("text_columns") + " or use another model");
       }
       if (const int32_t id = dataset.input_ids[t]; id < 0 || id >= vocab_size) {
         const std::string hint = MismatchHint(options, tokenizer);

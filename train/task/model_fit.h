@@ -1,4 +1,4 @@
-// Whether the tokenizer and the data fit the model. Hints of errors name flags.
+// Whether the tokenizer and the data fit the model. Hints of errors name options.
 #pragma once
 
 #include <string>

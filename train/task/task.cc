@@ -34,7 +34,7 @@ void OverrideConfig(PretrainedConfig& config, const std::string& overrides) {
   try {
     config.Override(overrides, known_keys);
   } catch (const Error& e) {
-    throw UsageError("--config_overrides: " + e.message(), e.hint());
+    throw UsageError(OptionName("config_overrides") + ": " + e.message(), e.hint());
   }
 }
 
@@ -55,22 +55,24 @@ std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options) {
     return AutoTokenizer::FromPretrained(FolderOf(options.config_name));
   } catch (const Error& e) {
     if (e.code() != absl::StatusCode::kNotFound) throw;
-    throw Error(e.code(), e.message(), "pass the tokenizer's folder with --tokenizer_name");
+    throw Error(e.code(), e.message(),
+                "pass the tokenizer's folder with " + OptionName("tokenizer_name"));
   }
 }
 
 namespace {
 
-// Rethrows an error in the model's configuration or weights. The new error names the flags that are
-// to blame or can help.
-[[noreturn]] void RethrowWithFlags(const Error& e, const FinetuneArguments& options) {
+// Rethrows an error in the model's configuration or weights. The new error names the options
+// that are to blame or can help.
+[[noreturn]] void RethrowWithOptions(const Error& e, const FinetuneArguments& options) {
   const std::string& overrides = options.config_overrides;
   if (const auto* wrong = e.detail<WrongConfigValues>(); wrong != nullptr) {
     for (size_t begin = 0; begin < overrides.size();) {
       const size_t end = std::min(overrides.find(',', begin), overrides.size());
       const std::string key = overrides.substr(begin, overrides.find('=', begin) - begin);
       if (std::ranges::count(wrong->keys, key) > 0) {
-        throw UsageError("--config_overrides: " + wrong->what, "correct the value or leave it out");
+        throw UsageError(OptionName("config_overrides") + ": " + wrong->what,
+                         "correct the value or leave it out");
       }
       begin = end + 1;
     }
@@ -79,16 +81,15 @@ namespace {
   if (const auto* missing = e.detail<MissingColumn>(); missing != nullptr) {
     const bool weight = missing->column == options.sample_weight_column;
     const bool joins = !options.text_column_names.empty();
-    hint = std::string("name another column with ") +
-           (weight  ? "--sample_weight_column"
-            : joins ? "--text_column_names or --label_column"
-                    : "--text_columns or --label_column") +
+    const std::string texts = OptionName(joins ? "text_column_names" : "text_columns");
+    hint = "name another column with " +
+           (weight ? OptionName("sample_weight_column")
+                   : texts + " or " + OptionName("label_column")) +
            ", or rename one in the file";
   }
   if (e.detail<MismatchedSize>() != nullptr) {
-    hint =
-        "the weights belong to another configuration or number of labels; with "
-        "--ignore_mismatched_sizes this parameter starts fresh";
+    hint = "the weights belong to another configuration or number of labels; with " +
+           OptionName("ignore_mismatched_sizes") + " this parameter starts fresh";
   }
   throw e.WithHint(hint);
 }
@@ -121,7 +122,8 @@ void LoadTokenizerInto(Task& task, const PretrainedConfig& config,
   if (const int64_t limit = task.tokenizer->model_max_length();
       limit > 0 && limit < task.max_length) {
     task.max_length = limit;
-    task.notes.push_back("--max_seq_length is " + std::to_string(options.max_seq_length) +
+    task.notes.push_back(OptionName("max_seq_length") + " is " +
+                         std::to_string(options.max_seq_length) +
                          " but the tokenizer's model_max_length is " + std::to_string(limit) +
                          ", so texts are cut to " + std::to_string(limit) + " tokens");
   }
@@ -199,7 +201,7 @@ Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator) {
   } catch (const UsageError&) {
     throw;
   } catch (const Error& e) {
-    RethrowWithFlags(e, options);
+    RethrowWithOptions(e, options);
   }
 }
 
