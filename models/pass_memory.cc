@@ -168,9 +168,9 @@ int64_t RelativeScratchBytes(const MemoryOptions& options, int64_t columns,
                              bool first_tokens_only) {
   if (!options.on_gpu || columns == 0) return 0;
   const int64_t length = options.max_seq_length;
-  const OffsetSums sums =
-      ShapeOfOffsetSums(length, /*window=*/length, first_tokens_only, columns,
-                        QueryTiles(options.batch_size, length, first_tokens_only));
+  const OffsetSpan span = {
+      .max_seqlen = length, .window = length, .first_query_only = first_tokens_only};
+  const OffsetSums sums = ShapeOfOffsetSums(span, columns, QueryTiles(options.batch_size, span));
   return int64_t{sums.slots} * sums.count * columns * kFloat;
 }
 

@@ -23,16 +23,22 @@ struct OffsetSums {
   float* queries = nullptr;  // the same
 };
 
-// Returns the offsets of sequences of up to max_seqlen tokens, and the number of slots for `items`
-// tiles of queries. `slot_columns` are the columns of all wanted sums together. All slots
-// together take at most 128 MiB, unless a single one takes more.
-inline OffsetSums ShapeOfOffsetSums(int64_t max_seqlen, int64_t window, bool first_query_only,
-                                    int64_t slot_columns, int64_t items) {
+// The queries and keys whose offsets are summed.
+struct OffsetSpan {
+  int64_t max_seqlen = 0;         // tokens of the longest sequence
+  int64_t window = 0;             // no key is farther from its query
+  bool first_query_only = false;  // each sequence has one query, its first token
+};
+
+// Returns the offsets that occur, and the number of slots for `items` tiles of queries.
+// `slot_columns` are the columns of all wanted sums together. All slots together take at most 128
+// MiB, unless a single one takes more.
+inline OffsetSums ShapeOfOffsetSums(const OffsetSpan& span, int64_t slot_columns, int64_t items) {
   constexpr int64_t kMostSlots = 64, kMostBytes = int64_t{128} << 20;
   OffsetSums sums;
-  const int64_t farthest = std::min(window, max_seqlen - 1);
+  const int64_t farthest = std::min(span.window, span.max_seqlen - 1);
   sums.first = static_cast<int32_t>(-farthest);
-  sums.count = static_cast<int32_t>(first_query_only ? farthest + 1 : 2 * farthest + 1);
+  sums.count = static_cast<int32_t>(span.first_query_only ? farthest + 1 : 2 * farthest + 1);
   const int64_t bytes = sums.count * slot_columns * static_cast<int64_t>(sizeof(float));
   const int64_t slots = bytes == 0 ? items : std::clamp<int64_t>(kMostBytes / bytes, 1, kMostSlots);
   sums.slots = static_cast<int32_t>(std::min(slots, items));
@@ -40,8 +46,8 @@ inline OffsetSums ShapeOfOffsetSums(int64_t max_seqlen, int64_t window, bool fir
 }
 
 // Returns the number of tiles of queries of all sequences.
-inline int64_t QueryTiles(int64_t batch, int64_t max_seqlen, bool first_query_only) {
-  return first_query_only ? batch : batch * DivideUp(max_seqlen, int64_t{kManyQueries});
+inline int64_t QueryTiles(int64_t batch, const OffsetSpan& span) {
+  return span.first_query_only ? batch : batch * DivideUp(span.max_seqlen, int64_t{kManyQueries});
 }
 
 }  // namespace lathe

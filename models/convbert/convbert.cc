@@ -152,8 +152,8 @@ class ConvBertSelfAttention : public Module {
                                     {scores.dim(0) * options_.heads, options_.conv_taps});
       return ReshapeOp(SoftmaxLast(rows), scores.shape());
     };
-    return DynamicConvolution(conv_value_->Forward(hidden_states), kernels(), options_.heads,
-                              sequences, first_tokens_only);
+    return DynamicConvolution(conv_value_->Forward(hidden_states), kernels(), sequences,
+                              {.heads = options_.heads, .first_rows_only = first_tokens_only});
   }
 
   // a * b. The host multiplies float32 only.

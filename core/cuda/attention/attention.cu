@@ -95,9 +95,10 @@ void BackwardWithTerms(T* dq, T* dk, T* dv, float* dots, const T* dout, const T*
   const int64_t keys_columns = tables.keys != nullptr ? params.width : 0;
   const int64_t queries_columns = tables.queries != nullptr ? params.width : 0;
   const int64_t columns = bias_columns + keys_columns + queries_columns;
-  OffsetSums sums =
-      ShapeOfOffsetSums(args.max_seqlen, terms.window, args.first_query_only, columns,
-                        QueryTiles(args.batch, args.max_seqlen, args.first_query_only));
+  const OffsetSpan span = {.max_seqlen = args.max_seqlen,
+                           .window = terms.window,
+                           .first_query_only = args.first_query_only};
+  OffsetSums sums = ShapeOfOffsetSums(span, columns, QueryTiles(args.batch, span));
   const int64_t offsets = static_cast<int64_t>(sums.slots) * sums.count;
   std::shared_ptr<Storage> scratch;
   if (columns > 0) {

@@ -104,11 +104,12 @@ Tensor DepthwiseConvolution(const Tensor& x, const Tensor& weight,
   return Convolve(kDepthwise, x, by_taps, sequences, args, /*dynamic=*/false);
 }
 
-Tensor DynamicConvolution(const Tensor& x, const Tensor& kernels, int64_t heads,
-                          const PackedSequences& sequences, bool first_rows_only) {
+Tensor DynamicConvolution(const Tensor& x, const Tensor& kernels, const PackedSequences& sequences,
+                          const DynamicConvolutionOptions& options) {
+  const int64_t heads = options.heads;
   cpu::ConvolutionArgs args = ArgsOf(kDynamic, x, kernels, sequences);
   args.heads = heads;
-  args.first_only = first_rows_only;
+  args.first_only = options.first_rows_only;
   Check(heads >= 1 && x.dim(1) % heads == 0, kDynamic, "the ", x.dim(1),
         " columns of x don't make heads: ", heads);
   Check(kernels.ndim() == 2 && kernels.dim(0) == args.out_rows() && kernels.dim(1) >= heads &&
@@ -127,11 +128,12 @@ Tensor DepthwiseConvolutionComposed(const Tensor& x, const Tensor& weight,
   return ReshapeOp(SumLast(ReshapeOp(products, {x.numel(), taps})), x.shape());
 }
 
-Tensor DynamicConvolutionComposed(const Tensor& x, const Tensor& kernels, int64_t heads,
-                                  const PackedSequences& sequences, bool first_rows_only) {
-  const int64_t taps = kernels.dim(1) / heads, columns = x.dim(1);
+Tensor DynamicConvolutionComposed(const Tensor& x, const Tensor& kernels,
+                                  const PackedSequences& sequences,
+                                  const DynamicConvolutionOptions& options) {
+  const int64_t heads = options.heads, taps = kernels.dim(1) / heads, columns = x.dim(1);
   Tensor unfolded = PackedUnfoldComposed(x, sequences, taps, UnfoldOrder::kColumns);
-  if (first_rows_only) {
+  if (options.first_rows_only) {
     unfolded = GatherRows(unfolded, sequences.cu_seqlens.Slice(0, sequences.size()));
   }
   const int64_t rows = unfolded.dim(0);

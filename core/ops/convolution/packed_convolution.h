@@ -17,19 +17,27 @@ namespace lathe {
 Tensor DepthwiseConvolution(const Tensor& x, const Tensor& weight,
                             const PackedSequences& sequences);
 
+struct DynamicConvolutionOptions {
+  int64_t heads = 1;             // divides H
+  bool first_rows_only = false;  // only the first row of each sequence has a result
+};
+
 // Returns the same with a kernel of its own for each row and head (Wu et al. 2019):
 //
 //   y[r, c] = sum_t kernels[r, h, t] x[r + t - (taps - 1) / 2, c],   h = c / (H / heads)
 //
 // kernels: [T, heads * taps], of the types of a weight. With first_rows_only they are [B, heads *
-// taps], and y is [B, H]: only the first row of each sequence has a result.
-Tensor DynamicConvolution(const Tensor& x, const Tensor& kernels, int64_t heads,
-                          const PackedSequences& sequences, bool first_rows_only = false);
+// taps], and y is [B, H].
+//
+//   DynamicConvolution(x, kernels, sequences, {.heads = 12, .first_rows_only = true})
+Tensor DynamicConvolution(const Tensor& x, const Tensor& kernels, const PackedSequences& sequences,
+                          const DynamicConvolutionOptions& options);
 
 // Compose the same of single ops: documentation and test oracle.
 Tensor DepthwiseConvolutionComposed(const Tensor& x, const Tensor& weight,
                                     const PackedSequences& sequences);
-Tensor DynamicConvolutionComposed(const Tensor& x, const Tensor& kernels, int64_t heads,
-                                  const PackedSequences& sequences, bool first_rows_only = false);
+Tensor DynamicConvolutionComposed(const Tensor& x, const Tensor& kernels,
+                                  const PackedSequences& sequences,
+                                  const DynamicConvolutionOptions& options);
 
 }  // namespace lathe

@@ -50,11 +50,13 @@ TEST(PackedConvolution, Dynamic) {
         CheckOp({.name = "dynamic_convolution",
                  .op =
                      [=](const Tensors& x) {
-                       return DynamicConvolution(x[0], x[1], h, At(x[0], packed), first);
+                       return DynamicConvolution(x[0], x[1], At(x[0], packed),
+                                                 {.heads = h, .first_rows_only = first});
                      },
                  .composed =
                      [=](const Tensors& x) {
-                       return DynamicConvolutionComposed(x[0], x[1], h, packed, first);
+                       return DynamicConvolutionComposed(x[0], x[1], packed,
+                                                         {.heads = h, .first_rows_only = first});
                      },
                  .shapes = {shapes(9, 1), shapes(9, 7), shapes(11, 4), shapes(9, 40)},
                  .tolerance = 5e-5,
@@ -88,8 +90,9 @@ TEST(PackedConvolution, ManySequences) {
     const PackedSequences there = At(x[0], packed);
     const Tensor y =
         composed ? DynamicConvolutionComposed(DepthwiseConvolutionComposed(x[0], x[1], there), x[2],
-                                              2, there)
-                 : DynamicConvolution(DepthwiseConvolution(x[0], x[1], there), x[2], 2, there);
+                                              there, {.heads = 2})
+                 : DynamicConvolution(DepthwiseConvolution(x[0], x[1], there), x[2], there,
+                                      {.heads = 2});
     Backward(y, Waves({tokens, 6}, 5).To(device));
     std::vector<Tensor> results = {y.Detach()};
     for (const Tensor& input : x) results.push_back(input.grad());
@@ -111,7 +114,7 @@ TEST(PackedConvolution, Values) {
   EXPECT_EQ(DepthwiseConvolution(x, weight, packed).ToVector<float>(),
             (std::vector<float>{210, 21, 430, 543, 54, 0}));
   const Tensor first = Tensor::FromVector<float>({1, 10, 100, 7, 1, 2}, {2, 3});
-  EXPECT_EQ(DynamicConvolution(x, first, 1, packed, true).ToVector<float>(),
+  EXPECT_EQ(DynamicConvolution(x, first, packed, {.first_rows_only = true}).ToVector<float>(),
             (std::vector<float>{210, 11}));
 }
 
@@ -123,7 +126,7 @@ TEST(PackedConvolution, SequencesAreSeparate) {
   const std::vector<float> y =
       DepthwiseConvolution(x, Tensor::Full({1, 5}, 1), packed).ToVector<float>();
   const std::vector<float> z =
-      DynamicConvolution(x, Tensor::Full({5, 5}, 1), 1, packed).ToVector<float>();
+      DynamicConvolution(x, Tensor::Full({5, 5}, 1), packed, {}).ToVector<float>();
   for (size_t row = 0; row < 5; ++row) {
     EXPECT_EQ(std::isnan(y[row]), row == 2 || row == 3) << row;
     EXPECT_EQ(std::isnan(z[row]), row == 2 || row == 3) << row;
@@ -144,7 +147,8 @@ TEST(PackedConvolution, Errors) {
   };
   const auto dynamic = [&](const Shape& x, const Shape& w, int64_t heads, bool first = false) {
     return error([&] {
-      DynamicConvolution(Tensor::Zeros(x), Tensor::Zeros(w), heads, Packed({0, 3}), first);
+      DynamicConvolution(Tensor::Zeros(x), Tensor::Zeros(w), Packed({0, 3}),
+                         {.heads = heads, .first_rows_only = first});
     });
   };
   EXPECT_EQ(depthwise({4, 2}, {2, 3}, {0, 3}), "");

@@ -248,16 +248,18 @@ TEST(AttentionTermsShape, FitsEveryDevice) {
 }
 
 TEST(AttentionTermsShape, SlotsAreBounded) {
-  const OffsetSums none = ShapeOfOffsetSums(512, 512, false, 0, 256);
+  const OffsetSpan all = {.max_seqlen = 512, .window = 512};
+  const OffsetSums none = ShapeOfOffsetSums(all, 0, 256);
   EXPECT_EQ(none.slots, 256);
-  const OffsetSums tables = ShapeOfOffsetSums(512, 512, false, 2 * 768, 256);
+  const OffsetSums tables = ShapeOfOffsetSums(all, 2 * 768, 256);
   EXPECT_EQ(tables.first, -511);
   EXPECT_EQ(tables.count, 1023);
   EXPECT_EQ(tables.slots, 21);
-  EXPECT_EQ(ShapeOfOffsetSums(512, 512, false, 12, 256).slots, 64);
-  EXPECT_EQ(ShapeOfOffsetSums(512, 512, false, 12, 5).slots, 5);
-  EXPECT_EQ(ShapeOfOffsetSums(1 << 20, 1 << 20, false, 768, 256).slots, 1);
-  const OffsetSums window = ShapeOfOffsetSums(512, 64, true, 12, 256);
+  EXPECT_EQ(ShapeOfOffsetSums(all, 12, 256).slots, 64);
+  EXPECT_EQ(ShapeOfOffsetSums(all, 12, 5).slots, 5);
+  EXPECT_EQ(ShapeOfOffsetSums({.max_seqlen = 1 << 20, .window = 1 << 20}, 768, 256).slots, 1);
+  const OffsetSums window =
+      ShapeOfOffsetSums({.max_seqlen = 512, .window = 64, .first_query_only = true}, 12, 256);
   EXPECT_EQ(window.first, -64);
   EXPECT_EQ(window.count, 65);
 }
