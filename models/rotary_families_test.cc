@@ -236,6 +236,34 @@ TEST(RotaryFamilies, PaddingOnTheLeft) {
   }
 }
 
+TEST(RotaryFamilies, RopeValuesThatCannotBeMeantAreRefused) {
+  struct Row {
+    Json rope;
+    std::string what;
+  };
+  const Row rows[] = {
+      {{{"rope_theta", 0}}, "\"rope_theta\" must be a positive number but is 0"},
+      {{{"rope_theta", -1e4}}, "\"rope_theta\" must be a positive number but is -10000.0"},
+      {{{"rope_theta", "1e4"}}, "\"rope_theta\" must be a positive number but is \"1e4\""},
+      {{{"rope_type", "linear"}}, "\"factor\" must be a number from 1 to 1e+06 but is null"},
+      {{{"rope_type", "linear"}, {"factor", 0.5}},
+       "\"factor\" must be a number from 1 to 1e+06 but is 0.5"},
+      {{{"rope_type", "linear"}, {"factor", "2"}},
+       "\"factor\" must be a number from 1 to 1e+06 but is \"2\""},
+      {{{"partial_rotary_factor", 0}}, "\"partial_rotary_factor\" must be 1 but is 0"},
+      {{{"partial_rotary_factor", 1.5}}, "\"partial_rotary_factor\" must be 1 but is 1.5"},
+      {{{"rope_type", "dynamic"}},
+       "rope_type \"dynamic\" is not supported; supported: default, linear"},
+  };
+  for (const char* model_type : {"eurobert", "modernbert", "nomic_bert"}) {
+    for (const auto& [rope, what] : rows) {
+      EXPECT_EQ(ErrorOf(model_type, {{"rope_parameters", rope}}),
+                "config: \"rope_parameters\": " + what)
+          << model_type;
+    }
+  }
+}
+
 TEST(RoFormer, TheTableIsNotTrained) {
   const auto model = Make("roformer");
   const Tensor table = ParameterOf(*model, "roformer.encoder.embed_positions.weight");

@@ -24,15 +24,36 @@ Error Wrong(const PretrainedConfig& config, const std::string& key, const std::s
   return WrongConfig(config.path(), {key}, absl::StrCat("\"", key, "\"", what), hint);
 }
 
-// Returns a positive number from `object`, the value of `key` or the configuration itself.
+// Begins what is wrong with the entry `name` of the object `key`, or with `key` itself if the name
+// is "".
+std::string Entry(const std::string& name) { return name.empty() ? "" : ": \"" + name + "\""; }
+
+// Returns the positive number `value` of an entry.
 double Positive(const PretrainedConfig& config, const std::string& key, const Json& value,
                 const std::string& name) {
   if (value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>())) {
     return value.get<double>();
   }
+  throw Wrong(config, key, Entry(name) + " must be a positive number but is " + value.dump());
+}
+
+// Returns the factor by which the positions of a "linear" rope_type are closer together.
+double ReadFactor(const PretrainedConfig& config, const std::string& key, const Json& value) {
+  constexpr double kMost = 1e6;  // so that no frequency becomes 0
+  if (value.is_number() && value.get<double>() >= 1 && value.get<double>() <= kMost) {
+    return value.get<double>();
+  }
   throw Wrong(config, key,
-              absl::StrCat(name.empty() ? "" : ": \"" + name + "\"",
-                           " must be a positive number but is ", value.dump()));
+              Entry("factor") + " must be a number from 1 to 1e+06 but is " + value.dump());
+}
+
+// Throws unless all columns of a head turn. Transformers reads partial_rotary_factor for "linear"
+// alone, and then the other columns have no place in a head of these families.
+void CheckAllColumnsTurn(const PretrainedConfig& config, const std::string& key, const Json& value,
+                         const std::string& name) {
+  if (value.is_null() || (value.is_number() && value.get<double>() == 1)) return;
+  throw Wrong(config, key, Entry(name) + " must be 1 but is " + value.dump(),
+              "use a model that turns all columns of its heads");
 }
 
 // Returns the object of a key, or an empty one if the configuration lacks it.
@@ -58,9 +79,15 @@ Parameters ParametersOf(const PretrainedConfig& config, const std::string& layer
     Json of_type = found.values[layer_type];
     if (!of_type.is_object() && !of_type.is_null()) {
       throw Wrong(config, found.key,
-                  absl::StrCat(": \"", layer_type, "\" must be an object but is ", of_type.dump()));
+                  Entry(layer_type) + " must be an object but is " + of_type.dump());
     }
     found.values = of_type.is_null() ? Json::object() : of_type;
+  }
+  for (const auto& [name, value] : found.values.items()) {
+    if (!layer_type.empty() || !value.is_object()) continue;
+    throw Wrong(config, found.key,
+                Entry(name) + " is for one kind of layers, and this family has no kinds",
+                "give one \"rope_theta\" for all layers");
   }
   const Json scaling = ObjectOf(config, "rope_scaling");
   if (!scaling.empty()) {
@@ -83,6 +110,9 @@ std::vector<float> ReadRotaryFrequencies(const PretrainedConfig& config, int64_t
   } else if (!older_theta.is_null()) {
     theta = Positive(config, keys.theta, older_theta, "");
   }
+  constexpr const char* kPartial = "partial_rotary_factor";
+  CheckAllColumnsTurn(config, parameters.key, At(parameters.values, kPartial), kPartial);
+  CheckAllColumnsTurn(config, kPartial, At(config.json(), kPartial), "");
   std::vector<float> frequencies = RotaryFrequencies(head_dim, theta);
   const Json& given = At(parameters.values, "rope_type");
   const Json& type = given.is_null() ? At(parameters.values, "type") : given;  // its older name
@@ -93,7 +123,7 @@ std::vector<float> ReadRotaryFrequencies(const PretrainedConfig& config, int64_t
         absl::StrCat(": rope_type ", type.dump(), " is not supported; supported: default, linear"),
         "use a model with one of these");
   }
-  const double factor = Positive(config, parameters.key, At(parameters.values, "factor"), "factor");
+  const double factor = ReadFactor(config, parameters.key, At(parameters.values, "factor"));
   for (float& frequency : frequencies) frequency /= static_cast<float>(factor);
   return frequencies;
 }

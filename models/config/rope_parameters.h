@@ -24,8 +24,9 @@ struct RopeKeys {
 
 // Returns the frequency of each pair of a head's columns (RotaryFrequencies in
 // core/ops/rotary/rotary_embedding.h), divided by the factor of a "linear" rope_type. Throws
-// `path: ...` for values of a wrong type, and for rope types that Lathe doesn't have. head_dim is
-// even.
+// `path: ...` for rope types that Lathe doesn't have, and for values that can't be meant: a theta
+// that is not positive, a factor below 1, a partial_rotary_factor other than 1, kinds of layers if
+// layer_type is empty. head_dim is even.
 std::vector<float> ReadRotaryFrequencies(const PretrainedConfig& config, int64_t head_dim,
                                          const RopeKeys& keys);
 

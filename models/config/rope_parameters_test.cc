@@ -74,7 +74,26 @@ TEST(RopeParameters, Errors) {
             "config: \"rope_scaling\": rope_type \"yarn\" is not supported; supported: default, "
             "linear");
   EXPECT_EQ(ErrorOf({{"rope_parameters", {{"rope_type", "linear"}}}}),
-            "config: \"rope_parameters\": \"factor\" must be a positive number but is null");
+            "config: \"rope_parameters\": \"factor\" must be a number from 1 to 1e+06 but is null");
+  for (const json& factor : {json(0.5), json(0), json(-2), json(1e7), json("2"), json(true)}) {
+    EXPECT_EQ(ErrorOf({{"rope_scaling", {{"type", "linear"}, {"factor", factor}}}}),
+              "config: \"rope_scaling\": \"factor\" must be a number from 1 to 1e+06 but is " +
+                  factor.dump());
+  }
+  for (const json& theta : {json(0), json(-2.5), json(false), json::array({1})}) {
+    EXPECT_EQ(ErrorOf({{"rope_theta", theta}}),
+              "config: \"rope_theta\" must be a positive number but is " + theta.dump());
+  }
+  for (const json& part : {json(0.5), json(0), json(-1), json(2), json("1")}) {
+    const std::string end = "\"partial_rotary_factor\" must be 1 but is " + part.dump();
+    EXPECT_EQ(ErrorOf({{"partial_rotary_factor", part}}), "config: " + end);
+    EXPECT_EQ(ErrorOf({{"rope_parameters", {{"partial_rotary_factor", part}}}}),
+              "config: \"rope_parameters\": " + end);
+  }
+  EXPECT_EQ(Read({{"partial_rotary_factor", 1.0}}), RotaryFrequencies(8, 10000));
+  EXPECT_EQ(ErrorOf({{"rope_parameters", {{"full_attention", {{"rope_theta", 9}}}}}}),
+            "config: \"rope_parameters\": \"full_attention\" is for one kind of layers, and this "
+            "family has no kinds");
 }
 
 }  // namespace
