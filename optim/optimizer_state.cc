@@ -76,7 +76,7 @@ void Optimizer::LoadStateDict(const lathe::StateDict& state) {
     counts.push_back(*count);
   }
   Check(steps.size() == counts.size(), kOwner, "expected the state of ", counts.size(),
-        " parameters but got that of ", steps.size());
+        counts.size() == 1 ? " parameter" : " parameters", " but got that of ", steps.size());
 
   const std::vector<Tensor*> buffers = StateBuffers();
   for (Tensor* buffer : buffers) {

@@ -29,7 +29,8 @@ Matches MatcherOf(const std::string& wish, int64_t num_layers) {
     const int64_t layers = wish.size() < 10 ? std::stoll(wish) : INT64_MAX;
     if (layers > num_layers) {
       throw UsageError("freeze_layers is " + wish + " but the model has " +
-                           std::to_string(num_layers) + " layers with parameters of their own",
+                           std::to_string(num_layers) + (num_layers == 1 ? " layer" : " layers") +
+                           " with parameters of their own",
                        "pass encoder to freeze all that lies below the head");
     }
     return [layers](auto&, auto& place) { return place.depth <= layers; };

@@ -178,11 +178,12 @@ TEST(TrainedParametersTest, WithoutOptionsTheGroupsAreTrainers) {
 }
 
 TEST(TrainedParametersTest, FreezesThatMakeNoSense) {
-  const auto error_of = [](const std::string& wish) -> std::string {
+  const auto error_of = [](const std::string& wish,
+                           const SequenceClassifier& model = *Bert()) -> std::string {
     TrainingArguments arguments = TinyArguments();
     arguments.freeze_layers = wish;
     try {
-      FreezeParameters(*Bert(), arguments);
+      FreezeParameters(model, arguments);
       return "";
     } catch (const Error& e) {
       return e.message();
@@ -194,6 +195,18 @@ TEST(TrainedParametersTest, FreezesThatMakeNoSense) {
   EXPECT_EQ(error_of("99999999999999999999"),
             "freeze_layers is 99999999999999999999 but the model has 2 layers with parameters of "
             "their own");
+  const auto albert = AutoModelForSequenceClassification::FromConfig(
+      PretrainedConfig::FromJson({{"model_type", "albert"},
+                                  {"vocab_size", 30},
+                                  {"embedding_size", 4},
+                                  {"hidden_size", 8},
+                                  {"intermediate_size", 12},
+                                  {"num_attention_heads", 2},
+                                  {"num_hidden_layers", 3},
+                                  {"max_position_embeddings", 16}}),
+      {.num_labels = 3});
+  EXPECT_EQ(error_of("3", *albert),
+            "freeze_layers is 3 but the model has 1 layer with parameters of their own");
   EXPECT_EQ(error_of("layer.7"), "freeze_layers \"layer.7\" freezes no parameter");
   EXPECT_EQ(error_of("."), "freeze_layers \".\" freezes all parameters");
   EXPECT_TRUE(error_of("(").starts_with("freeze_layers: \"(\" is no regular expression"));

@@ -107,7 +107,8 @@ DataLoaderOptions LoaderOptionsOf(const TrainingArguments& options, const Traine
   if (options.dataloader_drop_last && inputs.train->size() < batch_size) {
     throw InvalidArgument(
         inputs.train_name + ": " + std::to_string(inputs.train->size()) +
-            " samples do not fill a batch of " + std::to_string(batch_size),
+            (inputs.train->size() == 1 ? " sample does" : " samples do") + " not fill a batch of " +
+            std::to_string(batch_size),
         "leave " + OptionName("dataloader_drop_last") + " out or use a smaller batch");
   }
   return {.batch_size = batch_size,

@@ -241,6 +241,8 @@ TEST(TrainerTest, RefusesWhatDoesNotFit) {
   arguments.dataloader_drop_last = true;
   arguments.per_device_train_batch_size = 9;
   EXPECT_EQ(ErrorOf(arguments), "the training data: 8 samples do not fill a batch of 9");
+  EXPECT_EQ(ErrorOf(arguments, {.model = TinyBert(), .train = TinyData(1)}),
+            "the training data: 1 sample does not fill a batch of 9");
   arguments = good;
   arguments.load_best_model_at_end = true;
   EXPECT_EQ(ErrorOf(arguments), "load_best_model_at_end needs evaluations while training");
