@@ -109,6 +109,8 @@ class GzipDecompressor : public Decompressor {
   // Returns how many bytes it has written.
   size_t Inflate(char* to, size_t size) {
     const size_t before = input_.size();
+    if (first_.size() < kMagic.size())
+      first_.append(input_.data(), std::min(before, kMagic.size() - first_.size()));
     state_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(input_.data()));
     state_.avail_in = static_cast<uInt>(before);
     state_.next_out = reinterpret_cast<Bytef*>(to);
@@ -120,15 +122,16 @@ class GzipDecompressor : public Decompressor {
       within_member_ = false;
       ++num_members_;
     } else if (code != Z_OK && code != Z_BUF_ERROR) {
-      const std::string what = state_.msg != nullptr ? state_.msg : "no memory";
-      if (num_members_ == 0 && what == "incorrect header check")
-        throw input_.OtherFormat("gzip", ".gz");
-      throw input_.Damaged(what);
+      if (first_ != kMagic) throw input_.OtherFormat("gzip", ".gz");
+      throw input_.Damaged(state_.msg != nullptr ? state_.msg : "no memory");
     }
     return size - state_.avail_out;
   }
 
+  static constexpr std::string_view kMagic = "\x1f\x8b";  // begins each member
+
   Input input_;
+  std::string first_;  // the file's first bytes, as many as kMagic has
   z_stream state_ = {};
   bool within_member_ = false, at_end_ = false;
   int64_t num_members_ = 0;  // that have ended
