@@ -34,7 +34,8 @@ std::string ReportOf(const fs::path& weights) {
                                                        {"data-parallel", "module."}};
   const auto wrapper = wrappers.find(weights.filename());
   if (wrapper == wrappers.end()) return "";
-  return "all names in the checkpoint start with \"" + wrapper->second + "\", which is left out\n";
+  return "the model's names in the checkpoint start with \"" + wrapper->second +
+         "\", which is left out\n";
 }
 
 // The logits of the expected values' batch, by the weights in one of the family's folders.

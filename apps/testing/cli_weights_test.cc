@@ -1,8 +1,11 @@
 // Runs programs on models whose weights have other formats than safetensors.
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/safetensors/safetensors.h"
 
 namespace lathe {
 namespace {
@@ -59,10 +62,27 @@ TEST_F(CliWeightsTest, FoldersWithoutSafetensors) {
 TEST_F(CliWeightsTest, CheckpointsOfTrainingPrograms) {
   const std::string trained = Finetuned("safetensors");
   EXPECT_EQ(Finetuned("lightning",
-                      "all names in the checkpoint start with \"state_dict.model.\", which is left "
-                      "out\n"),
+                      "the model's names in the checkpoint start with \"state_dict.model.\", which "
+                      "is left out\n"),
             trained);
   EXPECT_EQ(Finetuned("data-parallel", "start with \"module.\", which"), trained);
+}
+
+TEST_F(CliWeightsTest, TensorsBesideAWrappedModelAreNotUsed) {
+  const RunResult expected = Predict(MakeModel("safetensors"));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  const std::string file = Path("safetensors/model.safetensors");
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  {
+    const SafetensorsReader reader(file);
+    for (const auto& [name, entry] : reader.entries())
+      tensors.emplace_back("model." + name, reader.Read(name));
+  }
+  tensors.emplace_back("loss.weight", Tensor::FromVector<float>({1, 1, 2}));
+  WriteSafetensors(file, tensors);
+  const RunResult run = Predict(Path("safetensors"));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, expected.out);
 }
 
 TEST_F(CliWeightsTest, MistakesAreOneLine) {

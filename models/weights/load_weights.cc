@@ -49,52 +49,128 @@ bool IsOfPretraining(const std::string& name, const CheckpointNames& names) {
 // DataParallel, torch.compile, and Lightning's modules, which mostly call their model so.
 constexpr std::string_view kWrappers[] = {"state_dict.", "model_state_dict.", "module.",
                                           "_orig_mod.", "model."};
+constexpr size_t kMostWrappers = 4;  // one in another
 
-bool AnyStartsWith(const StoredArrays& arrays, const std::string& prefix) {
-  return std::any_of(arrays.begin(), arrays.end(),
-                     [&](const auto& entry) { return entry.first.starts_with(prefix); });
+// Returns the first tensor whose name starts with the prefix, or the end. Others follow it.
+StoredArrays::const_iterator FirstWith(const StoredArrays& arrays, const std::string& prefix) {
+  const auto first = arrays.lower_bound(prefix);
+  return first != arrays.end() && first->first.starts_with(prefix) ? first : arrays.end();
 }
 
-// Returns the wrappers with which all names start, one after the other. A family's own base prefix
-// is one only if the base prefix follows it.
-std::string WrapperOf(const StoredArrays& arrays, const CheckpointNames& names) {
-  std::string wrapper;
-  const auto is_next = [&](std::string_view part) {
-    const std::string longer = wrapper + std::string(part);
-    const bool all = std::all_of(arrays.begin(), arrays.end(), [&](const auto& entry) {
-      return entry.first.starts_with(longer);
-    });
-    return all && (part != names.base_prefix || AnyStartsWith(arrays, longer + names.base_prefix));
-  };
-  while (!arrays.empty()) {
-    const auto* const next = std::find_if(std::begin(kWrappers), std::end(kWrappers), is_next);
-    if (next == std::end(kWrappers)) break;
-    wrapper += *next;
+// Adds the wrappers with which the name starts, such as "state_dict." and "state_dict.model.".
+void AddWrappersOf(const std::string& name, std::set<std::string>& wrappers) {
+  size_t end = 0;
+  for (size_t depth = 0; depth < kMostWrappers; ++depth) {
+    const auto* const next =
+        std::find_if(std::begin(kWrappers), std::end(kWrappers), [&](std::string_view part) {
+          return std::string_view(name).substr(end).starts_with(part);
+        });
+    if (next == std::end(kWrappers)) return;
+    end += next->size();
+    wrappers.insert(name.substr(0, end));
   }
-  return wrapper;
 }
 
-// Maps each tensor's name in the model, a parameter's path, to its name in the file, which starts
-// with `wrapper`.
-std::map<std::string, std::string> FileNames(const StoredArrays& arrays, const std::string& wrapper,
-                                             const CheckpointNames& names,
-                                             const std::set<std::string>& parameters) {
-  const bool bare = !AnyStartsWith(arrays, wrapper + names.base_prefix);
-  std::map<std::string, std::string> file_names;
-  for (const auto& [file_name, array] : arrays) {
-    std::string name = Renamed(file_name.substr(wrapper.size()), names);
+// Turns names in the file that start with `wrapper` into names in the model.
+class ModelNames {
+ public:
+  ModelNames(const StoredArrays& arrays, const std::string& wrapper, const CheckpointNames& names,
+             const std::set<std::string>& parameters)
+      : wrapper_(wrapper),
+        names_(names),
+        parameters_(parameters),
+        is_bare_(FirstWith(arrays, wrapper + names.base_prefix) == arrays.end()) {}
+
+  std::string Of(const std::string& file_name) const {
+    std::string name = Renamed(file_name.substr(wrapper_.size()), names_);
     // A head's tensor keeps its name even if the encoder's names get the prefix.
-    if (bare && parameters.count(name) == 0 && !IsBuffer(name, names) &&
-        !IsOfPretraining(name, names)) {
-      name = names.base_prefix + name;
+    if (is_bare_ && parameters_.count(name) == 0 && !IsBuffer(name, names_) &&
+        !IsOfPretraining(name, names_)) {
+      name = names_.base_prefix + name;
     }
-    const auto [at, is_new] = file_names.emplace(name, file_name);
+    return name;
+  }
+  // Returns how many names in the file become parameters of the model.
+  int64_t CountParameters(const StoredArrays& arrays) const {
+    int64_t count = 0;
+    for (auto at = FirstWith(arrays, wrapper_);
+         at != arrays.end() && at->first.starts_with(wrapper_); ++at) {
+      count += parameters_.count(Of(at->first)) > 0;
+    }
+    return count;
+  }
+
+ private:
+  const std::string& wrapper_;
+  const CheckpointNames& names_;
+  const std::set<std::string>& parameters_;
+  bool is_bare_;
+};
+
+// Returns the wrapper without which most names are the model's: the shortest one, or "". Other
+// tensors may lie beside it, such as those of a metric, a loss or another model.
+std::string WrapperOf(const StoredArrays& arrays, const CheckpointNames& names,
+                      const std::set<std::string>& parameters) {
+  std::set<std::string> wrappers = {""};
+  for (const auto& [name, array] : arrays) AddWrappersOf(name, wrappers);
+  if (wrappers.size() == 1) return "";
+  std::string best, rival;
+  int64_t most = 0;
+  // A wrapper comes before those that lie in it.
+  for (const std::string& wrapper : wrappers) {
+    const int64_t count = ModelNames(arrays, wrapper, names, parameters).CountParameters(arrays);
+    if (count > most) {
+      most = count;
+      best = wrapper;
+      rival.clear();
+    } else if (count == most && !wrapper.starts_with(best)) {
+      rival = wrapper;
+    }
+  }
+  if (rival.empty()) return best;
+  throw InvalidArgument(
+      arrays.begin()->second.file + ": holds two models, \"" + best + "\" and \"" + rival + "\"",
+      "save only one of them, with torch.save(model.state_dict(), FILE)");
+}
+
+// The name of each tensor in the file by its name in the model, which is a parameter's path.
+struct FileNames {
+  std::map<std::string, std::string> by_name;
+  std::vector<std::string> beside;  // names in the file without the wrapper, of no parameter
+};
+
+// Returns what follows the outer part of the wrapper with which the name starts.
+std::string WithoutOuterWrapper(const std::string& name, const std::string& wrapper) {
+  size_t end = 0;
+  for (size_t i = 0; i < std::min(name.size(), wrapper.size()) && name[i] == wrapper[i]; ++i) {
+    if (name[i] == '.') end = i + 1;
+  }
+  return name.substr(end);
+}
+
+// A name without the wrapper, such as that of a head beside a wrapped encoder, is a parameter's
+// only if it is the parameter's path, which no other tensor has.
+FileNames FindFileNames(const StoredArrays& arrays, const std::string& wrapper,
+                        const CheckpointNames& names, const std::set<std::string>& parameters) {
+  const ModelNames model_names(arrays, wrapper, names, parameters);
+  FileNames result;
+  for (const auto& [file_name, array] : arrays) {
+    if (!file_name.starts_with(wrapper)) continue;
+    const std::string name = model_names.Of(file_name);
+    const auto [at, is_new] = result.by_name.emplace(name, file_name);
     if (!is_new) {
       throw DataLoss(array.file + ": \"" + at->second + "\" and \"" + file_name +
                      "\" are both the parameter \"" + name + "\"");
     }
   }
-  return file_names;
+  for (const auto& [file_name, array] : arrays) {
+    if (file_name.starts_with(wrapper)) continue;
+    const std::string name = Renamed(WithoutOuterWrapper(file_name, wrapper), names);
+    const bool is_parameter =
+        parameters.count(name) > 0 && result.by_name.emplace(name, file_name).second;
+    if (!is_parameter) result.beside.push_back(file_name);
+  }
+  return result;
 }
 
 void AppendList(std::string& out, const std::string& what, const std::vector<std::string>& names) {
@@ -125,8 +201,9 @@ LoadPlan PlanLoad(const StoredArrays& arrays, const std::vector<Parameter>& para
   }
   LoadPlan plan;
   LoadReport& report = plan.report;
-  report.wrapper = WrapperOf(arrays, names);
-  std::map<std::string, std::string> file_names = FileNames(arrays, report.wrapper, names, paths);
+  report.wrapper = WrapperOf(arrays, names, paths);
+  FileNames found_names = FindFileNames(arrays, report.wrapper, names, paths);
+  std::map<std::string, std::string>& file_names = found_names.by_name;
   for (const Parameter& parameter : parameters) {
     const auto found = file_names.find(parameter.name);
     if (found == file_names.end()) {
@@ -160,7 +237,23 @@ LoadPlan PlanLoad(const StoredArrays& arrays, const std::vector<Parameter>& para
                                     : report.unexpected)
         .push_back(name);
   }
+  report.unexpected.insert(report.unexpected.end(), found_names.beside.begin(),
+                           found_names.beside.end());
   return plan;
+}
+
+Error NothingLoaded(const std::string& dir, const StoredArrays& arrays,
+                    const std::vector<Parameter>& parameters) {
+  std::string message = dir + ": no tensor of the checkpoint belongs to this model";
+  if (!arrays.empty() && !parameters.empty()) {
+    message += ": it has names such as \"" + arrays.begin()->first + "\", the model such as \"" +
+               parameters.front().name + "\"";
+  }
+  return InvalidArgument(
+      message,
+      "check that \"model_type\" in config.json is that of the checkpoint; if a training program "
+      "put "
+      "another word before the names, save the state_dict() of the model inside");
 }
 
 }  // namespace
@@ -168,7 +261,7 @@ LoadPlan PlanLoad(const StoredArrays& arrays, const std::vector<Parameter>& para
 std::string LoadReport::Summary() const {
   std::string out;
   if (!wrapper.empty()) {
-    out = "all names in the checkpoint start with \"" + wrapper + "\", which is left out\n";
+    out = "the model's names in the checkpoint start with \"" + wrapper + "\", which is left out\n";
   }
   AppendList(out, "parameters of the new head that get fresh values", fresh_head);
   AppendList(out, "parameters that the checkpoint lacks and that get fresh values", missing);
@@ -187,8 +280,7 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointN
   // Everything is checked before the model is touched, so that an error leaves it as it was.
   LoadPlan plan = PlanLoad(arrays, parameters, names, options.ignore_mismatched_sizes);
   if (plan.report.loaded.empty()) {
-    throw InvalidArgument(dir + ": no tensor of the checkpoint belongs to this model",
-                          "check that \"model_type\" in config.json is that of the checkpoint");
+    throw NothingLoaded(dir, arrays, parameters);
   }
 
   ParameterArena::FindOrCreate(parameters);  // gives the parameters their memory

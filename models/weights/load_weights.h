@@ -65,18 +65,21 @@ struct LoadReport {
   std::vector<std::string> unexpected;      // other tensors in the file
   std::vector<std::string>
       mismatched;  // "name: file has [3, 8], model [2, 8]", fresh values instead
-  // What a training program has put before all names in the file, such as "module."; or "".
+  // What a training program has put before the model's names in the file, such as "module."; or "".
   std::string wrapper;
   // Returns a few lines for people. Empty if every parameter was found under its own name and no
   // weight is left over.
   std::string Summary() const;
 };
 
-// Fills `module` from the folder's weights (find_weights.h). Old names get their new endings. If
-// all names start with what a wrapper of the model adds (DataParallel, torch.compile, Lightning, a
-// training checkpoint), this is left out. If then no tensor's name starts with the base prefix, the
-// file holds a bare encoder, whose names get the prefix. Missing parameters get fresh values;
-// missing ones outside the head are reported. Values are read straight into the module's arena.
+// Fills `module` from the folder's weights (find_weights.h). Old names get their new endings. A
+// wrapper (DataParallel, torch.compile, Lightning, a training checkpoint) puts its own name before
+// those of the model. It is left out if more names are then the model's. Tensors beside it, such as
+// those of a metric, are unexpected ones, unless they have the path of a parameter that it lacks.
+// If no tensor's name starts with the base prefix after that, the file holds a bare encoder, whose
+// names get the prefix. Missing parameters get fresh values; missing ones outside the head are
+// reported. Values are read straight into the module's arena. Throws InvalidArgument if no tensor
+// is the model's, or if two wrappers hold as much of it.
 LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointNames& names,
                        const LoadWeightsOptions& options = {});
 

@@ -179,20 +179,90 @@ TEST_F(LoadWeightsTest, LeavesOutWhatWrappersAdd) {
       const LoadReport report = LoadWeights(model, dir_, kNames);
       ExpectEncoderLoaded(model);
       EXPECT_EQ(report.wrapper, wrapper);
-      EXPECT_TRUE(report.Summary().starts_with("all names in the checkpoint start with \"" +
+      EXPECT_TRUE(report.Summary().starts_with("the model's names in the checkpoint start with \"" +
                                                wrapper + "\", which is left out\n"))
           << report.Summary();
       EXPECT_TRUE(report.missing.empty());
     }
   }
-  // One tensor without the wrapper's name shows that there is no wrapper.
+}
+
+TEST_F(LoadWeightsTest, TensorsBesideAWrappedModelAreUnexpected) {
+  const Names beside = {"loss.weight", "n_averaged", "train_accuracy.tp"};
+  for (const std::string wrapper : {"module.", "model.", "model._orig_mod."}) {
+    for (const std::string outer : {"", "state_dict."}) {
+      for (const std::string base : {"bert.", ""}) {
+        Tensors tensors = EncoderTensors(outer + wrapper + base, "gamma", "beta");
+        Names expected;
+        for (const std::string& name : beside) {
+          tensors.emplace_back(outer + name, Tensor::FromVector<float>({1, 2}));
+          expected.push_back(outer + name);
+        }
+        Write(tensors);
+        Model model;
+        const LoadReport report = LoadWeights(model, dir_, kNames);
+        ExpectEncoderLoaded(model);
+        EXPECT_EQ(report.wrapper, outer + wrapper);
+        EXPECT_EQ(report.unexpected, expected);
+        EXPECT_TRUE(report.missing.empty());
+        EXPECT_EQ(report.fresh_head, (Names{"classifier.weight", "classifier.bias"}));
+      }
+    }
+  }
+}
+
+// More tensors lie beside the model than in it.
+TEST_F(LoadWeightsTest, AnotherModelBesideAWrappedOneIsUnexpected) {
+  Tensors tensors = EncoderTensors("model.bert.", "weight", "bias");
+  for (const auto& [name, tensor] : EncoderTensors("teacher.bert.", "weight", "bias"))
+    tensors.emplace_back(name, tensor);
+  tensors.emplace_back("teacher.classifier.bias", Tensor::FromVector<float>({1, 2, 3}));
+  Write(tensors);
+  Model model;
+  const LoadReport report = LoadWeights(model, dir_, kNames);
+  ExpectEncoderLoaded(model);
+  EXPECT_EQ(report.wrapper, "model.");
+  EXPECT_EQ(report.unexpected.size(), 5u);
+  EXPECT_EQ(report.fresh_head.size(), 2u);
+}
+
+TEST_F(LoadWeightsTest, AHeadBesideAWrappedEncoderIsLoaded) {
+  for (const std::string outer : {"", "state_dict."}) {
+    Tensors tensors = EncoderTensors(outer + "model.", "weight", "bias");
+    tensors.emplace_back(outer + "classifier.bias", Tensor::FromVector<float>({1, 2, 3}));
+    // The model inside has this one, too, and goes first.
+    tensors.emplace_back(outer + "bert.dense.bias", Tensor::FromVector<float>({0, 0}));
+    Write(tensors);
+    Model model;
+    const LoadReport report = LoadWeights(model, dir_, kNames);
+    ExpectEncoderLoaded(model);
+    EXPECT_EQ(ValuesOf(model, "classifier.bias"), (std::vector<float>{1, 2, 3}));
+    EXPECT_EQ(report.fresh_head, (Names{"classifier.weight"}));
+    EXPECT_EQ(report.unexpected, (Names{outer + "bert.dense.bias"}));
+  }
+}
+
+TEST_F(LoadWeightsTest, AWrapperMustHoldMoreOfTheModel) {
   Tensors tensors = EncoderTensors("bert.", "weight", "bias");
   tensors.emplace_back("module.bert.dense.weight", Tensor::FromVector<float>({1}));
   Write(tensors);
   Model model;
   const LoadReport report = LoadWeights(model, dir_, kNames);
+  ExpectEncoderLoaded(model);
   EXPECT_EQ(report.wrapper, "");
   EXPECT_EQ(report.unexpected, (Names{"module.bert.dense.weight"}));
+  // Nobody can tell which of two is meant.
+  tensors = EncoderTensors("model.bert.", "weight", "bias");
+  for (const auto& [name, tensor] : EncoderTensors("module.bert.", "weight", "bias"))
+    tensors.emplace_back(name, tensor);
+  Write(tensors);
+  try {
+    LoadWeights(model, dir_, kNames);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(),
+              dir_ + "/model.safetensors: holds two models, \"model.\" and \"module.\"");
+  }
 }
 
 // ModernBERT's own names start with "model.", as those in Lightning's modules do.
@@ -222,8 +292,18 @@ TEST_F(LoadWeightsTest, AFamilysOwnPrefixIsNoWrapper) {
 TEST_F(LoadWeightsTest, RejectsWhatCannotBeTheModels) {
   Model model;
   EXPECT_THROW(LoadWeights(model, dir_, kNames), Error);  // no file
-  Write({{"model.layers.0.weight", Tensor::FromVector<float>({1})}});
-  EXPECT_THROW(LoadWeights(model, dir_, kNames), Error);
+  Write({{"net.bert.dense.weight", Tensor::FromVector<float>({1})}});
+  try {
+    LoadWeights(model, dir_, kNames);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), dir_ +
+                                   ": no tensor of the checkpoint belongs to this model: it has "
+                                   "names such as \"net.bert.dense.weight\", the model such as "
+                                   "\"bert.dense.weight\"");
+  }
+  Write({{"module.model.module.model.module.bert.dense.weight", Tensor::FromVector<float>({1})}});
+  EXPECT_THROW(LoadWeights(model, dir_, kNames), Error);  // deeper than any program wraps
   Tensors twice = EncoderTensors("bert.", "weight", "bias");
   twice.emplace_back("bert.LayerNorm.gamma", Tensor::FromVector<float>({1, 2}));
   Write(twice);
