@@ -17,7 +17,8 @@ class HubCliTest : public LaunchedTest {
   void SetUp() override {
     LaunchedTest::SetUp();
     for (const char* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HF_HUB_CACHE",
-                             "HUGGINGFACE_HUB_CACHE", "http_proxy", "https_proxy", "all_proxy"}) {
+                             "HUGGINGFACE_HUB_CACHE", "http_proxy", "https_proxy", "all_proxy",
+                             "HF_HUB_DISABLE_PROGRESS_BARS"}) {
       unsetenv(name);
     }
     setenv("HF_ENDPOINT", hub_.url().c_str(), 1);

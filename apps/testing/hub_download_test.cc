@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -106,6 +107,25 @@ TEST_F(HubCliTest, KeepsWhatIsBeingDownloaded) {
   ExpectError(deleted, "o/n: is being downloaded by process ");
   EXPECT_NE(list.out.find("of downloads under way or broken off"), std::string::npos) << list.out;
   EXPECT_EQ(RunProgram("lathe", {"cache", "delete", "o/n"}).exit_code, 0);
+}
+
+TEST_F(HubCliTest, SaysForWhichProcessItWaits) {
+  hub_.Add("o/n", {.files = {{"config.json", {"{}"}},
+                             {"model.safetensors", {RandomBytes(400'000, 3), true}}}});
+  cdn_.SetRate(100);  // takes 4 s
+  setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1", 1);
+  RunResult second;
+  DownloadAndKill("o/n", [&] {
+    WaitForPart(Blobs("models--o--n"));
+    second = RunProgram("lathe", {"download", "o/n"});
+  });
+  unsetenv("HF_HUB_DISABLE_PROGRESS_BARS");
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_TRUE(second.err.starts_with("note: waiting for process ")) << second.err;
+  EXPECT_TRUE(second.err.ends_with(" (lathe), which fetches model.safetensors of o/n\n"))
+      << second.err;
+  EXPECT_EQ(std::count(second.err.begin(), second.err.end(), '\n'), 1) << second.err;
+  EXPECT_EQ(cdn_.Count("GET", "/stored/"), 1);
 }
 
 TEST_F(HubCliTest, SurvivesKills) {

@@ -220,7 +220,8 @@ std::string Fetcher::Fetch() {
     for (const std::string& leftover : cache_.Leftovers(found_.etag)) sum += SizeOf(leftover);
     return sum;
   };
-  const FileLock lock(cache_.LockPath(found_.etag), settings.lock_timeout, settings.show_progress,
+  const FileLock lock(cache_.LockPath(found_.etag), settings.lock_timeout,
+                      settings.show_waits ? file_ + " of " + client_.model() : "",
                       progress_of_holder);
   if (LinkIfThere()) return path;
   for (bool again = false;; again = true) {

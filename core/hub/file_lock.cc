@@ -10,20 +10,20 @@
 #include <cerrno>
 #include <chrono>
 #include <fstream>
-#include <iostream>
 #include <sstream>
 #include <thread>
 #include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/hub/hub_cache.h"
+#include "lathe/core/hub/transfer_progress.h"
 
 namespace lathe {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kQuiet = 5;  // seconds of waiting that nobody needs to hear of
+constexpr double kQuiet = 2;  // seconds of waiting that nobody needs to hear of
 
 // Returns the id of a process of this machine that has a lock on the open file, or 0.
 int HolderOf(int fd) {
@@ -70,7 +70,7 @@ void WriteDownHolder(int fd) {
 
 }  // namespace
 
-FileLock::FileLock(const std::string& path, double timeout, bool says_so,
+FileLock::FileLock(const std::string& path, double timeout, const std::string& what,
                    const std::function<long long()>& progress) {
   Clock::time_point changed = Clock::now();
   const Clock::time_point start = changed;
@@ -78,6 +78,7 @@ FileLock::FileLock(const std::string& path, double timeout, bool says_so,
     return std::chrono::duration<double>(Clock::now() - t).count();
   };
   long long last = progress();
+  bool is_said = what.empty();
   for (double pause = 0.01;; pause = std::min(2 * pause, 0.2)) {
     if (fd_ < 0) fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664);
     if (fd_ < 0) throw CacheError(path, errno);
@@ -106,9 +107,9 @@ FileLock::FileLock(const std::string& path, double timeout, bool says_so,
                       std::to_string(static_cast<long>(timeout)) + " seconds",
                   "end that process if it hangs, then try again");
     }
-    if (says_so && since(start) > kQuiet) {
-      says_so = false;
-      std::cerr << "waiting for " << DescribeHolder(fd_) << ", which fetches the same file\n";
+    if (!is_said && since(start) > kQuiet) {
+      is_said = true;
+      PrintNote("note: waiting for " + DescribeHolder(fd_) + ", which fetches " + what);
     }
     std::this_thread::sleep_for(std::chrono::duration<double>(pause));
   }

@@ -9,12 +9,13 @@ namespace lathe {
 
 class FileLock {
  public:
-  // Waits for the lock. After a few seconds says on standard error which process holds it, if
-  // `says_so`. `progress` returns a number that changes while the holder gets on. Throws
-  // DeadlineExceeded, naming the holder, once it has not changed for `timeout` seconds. Throws
-  // CacheError if the file can't be opened. A file system without locks gives none: then two
-  // processes may fetch the same file, each into a temporary file of its own.
-  FileLock(const std::string& path, double timeout, bool says_so,
+  // Waits for the lock. After two seconds a line on standard error says which process holds it, and
+  // that this process fetches `what`, unless that is empty. `progress` returns a number that
+  // changes while the holder gets on. Throws DeadlineExceeded, naming the holder, once it has not
+  // changed for `timeout` seconds. Throws CacheError if the file can't be opened. A file system
+  // without locks gives none: then two processes may fetch the same file, each into a temporary
+  // file of its own.
+  FileLock(const std::string& path, double timeout, const std::string& what,
            const std::function<long long()>& progress);
   ~FileLock();
   FileLock(const FileLock&) = delete;

@@ -109,7 +109,7 @@ void HubClient::WaitBefore(int attempt, int attempts, const HttpResponse& respon
   for (int i = 1; i < attempt; ++i) delay *= 2;
   delay = std::min(delay, kLongestDelay * settings_.first_delay);
   delay = std::max(delay, std::min(AskedDelay(response), settings_.longest_asked_delay));
-  if (delay >= 1 && settings_.show_progress) {
+  if (delay >= 1 && settings_.show_waits) {
     const std::string why = response.failure == HttpFailure::kNone
                                 ? "status " + std::to_string(response.status)
                                 : response.failure_text;

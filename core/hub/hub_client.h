@@ -60,7 +60,8 @@ class HubClient {
   // Returns true if the same request may succeed later.
   static bool IsTransient(const HttpResponse& response);
   // Sleeps after the attempt `attempt` of `attempts`: longer each time, or as long as the server
-  // asks for. If that takes a second or more, says so on standard error.
+  // asks for. If that takes a second or more, and the settings show waits, says so on standard
+  // error.
   void WaitBefore(int attempt, int attempts, const HttpResponse& response) const;
   // Returns the error that an answer, or the lack of one, means. `what` was asked for.
   Error ErrorOf(const HttpResponse& response, const std::string& revision,

@@ -112,6 +112,7 @@ HubSettings ReadHubSettings(const HubOptions& options) {
       Expand(options.cache_dir.empty() ? Variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
                                        : options.cache_dir);
   if (settings.cache_dir.empty()) settings.cache_dir = home + "/hub";
+  settings.show_waits = options.show_progress;  // a program without bars must not seem to hang
   settings.show_progress =
       options.show_progress && !IsTrue(Variable({"HF_HUB_DISABLE_PROGRESS_BARS"}));
   settings.use_symlinks = !IsTrue(Variable({"HF_HUB_DISABLE_SYMLINKS"}));

@@ -12,7 +12,7 @@ struct HubOptions {
   std::string token = {};         // proves to the Hub who asks
   std::string cache_dir = {};     // the folder that holds models--owner--name
   bool offline = false;           // no request is made
-  bool show_progress = true;      // on standard error
+  bool show_progress = true;      // and waits, on standard error
 };
 
 struct HubSettings {
@@ -22,7 +22,8 @@ struct HubSettings {
   std::string token_file;
   std::string cache_dir;
   bool offline = false;
-  bool show_progress = true;
+  bool show_progress = true;  // bars, or lines where standard error is no terminal
+  bool show_waits = true;     // a line if another process or the server makes us wait
   bool use_symlinks = true;
   double etag_timeout = 10, download_timeout = 10;  // seconds
   double first_delay = 1;  // seconds before the first new attempt; doubled up to eight times

@@ -128,7 +128,7 @@ void PrintNote(const std::string& line) {
   const std::lock_guard<std::mutex> lock(shared.mutex);
   if (shared.abandoned) return;
   EraseBar(shared);
-  std::cerr << line << std::endl;
+  std::cerr << TerminalText(line) << std::endl;
 }
 
 OngoingDownload::OngoingDownload(const std::string& model) {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -194,20 +195,54 @@ TEST_F(HubTest, AFileThatCannotFitIsNotBegun) {
   EXPECT_TRUE(cdn_.requests().empty());
 }
 
-TEST_F(HubTest, SaysWhoHoldsALock) {
-  Fetch({.config = true});
-  const std::string path = root_ + "/hub/.locks/models--owner--name/" + LfsEtag(weights_) + ".lock";
+// Starts a process that holds the lock until it is killed.
+pid_t HoldLock(const std::string& path) {
   int ready[2];
-  ASSERT_EQ(pipe(ready), 0);
+  if (pipe(ready) != 0) return -1;
   const pid_t child = fork();
   if (child == 0) {
-    const FileLock lock(path, 1, false, [] { return 0; });
+    const FileLock lock(path, 1, "", [] { return 0; });
     if (write(ready[1], "x", 1) != 1) _exit(1);
     pause();
     _exit(0);
   }
   char byte;
-  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  close(ready[1]);
+  return child;
+}
+
+TEST_F(HubTest, SaysWhatItWaitsFor) {
+  const std::string path = root_ + "/a.lock";
+  const auto wait = [&](const std::string& what) {
+    const pid_t child = HoldLock(path);
+    const auto start = std::chrono::steady_clock::now();
+    testing::internal::CaptureStderr();
+    const FileLock lock(path, 60, what, [&] {
+      if (std::chrono::steady_clock::now() - start > std::chrono::milliseconds(2500)) {
+        kill(child, SIGKILL);
+      }
+      return 0;
+    });
+    EXPECT_TRUE(lock.is_held());
+    waitpid(child, nullptr, 0);
+    const std::string said = testing::internal::GetCapturedStderr();
+    const size_t at = said.find(" (");
+    EXPECT_TRUE(said.empty() ||
+                said.substr(0, at) == "note: waiting for process " + std::to_string(child))
+        << said;
+    return said.substr(std::min(said.find(')'), said.size()));
+  };
+  EXPECT_EQ(wait("model.safetensors of owner/name"),
+            "), which fetches model.safetensors of owner/name\n");
+  EXPECT_EQ(wait(""), "");
+}
+
+TEST_F(HubTest, SaysWhoHoldsALock) {
+  Fetch({.config = true});
+  const std::string path = root_ + "/hub/.locks/models--owner--name/" + LfsEtag(weights_) + ".lock";
+  const pid_t child = HoldLock(path);
   HubSettings settings = Settings();
   settings.lock_timeout = 0.2;
   ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },

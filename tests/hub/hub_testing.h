@@ -28,12 +28,28 @@ class HubTest : public testing::Test {
             testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
             std::to_string(getpid());
     std::filesystem::create_directories(root_);
-    for (const char* name :
-         {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
-          "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_SYMLINKS",
-          "SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy",
-          "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "HF_HUB_ETAG_TIMEOUT",
-          "HF_HUB_DOWNLOAD_TIMEOUT"}) {
+    for (const char* name : {"HF_HUB_CACHE",
+                             "HUGGINGFACE_HUB_CACHE",
+                             "HF_TOKEN",
+                             "HUGGING_FACE_HUB_TOKEN",
+                             "HF_TOKEN_PATH",
+                             "HF_HUB_OFFLINE",
+                             "TRANSFORMERS_OFFLINE",
+                             "HF_HUB_DISABLE_SYMLINKS",
+                             "SSL_CERT_FILE",
+                             "CURL_CA_BUNDLE",
+                             "REQUESTS_CA_BUNDLE",
+                             "http_proxy",
+                             "https_proxy",
+                             "HTTPS_PROXY",
+                             "all_proxy",
+                             "ALL_PROXY",
+                             "no_proxy",
+                             "NO_PROXY",
+                             "HF_HUB_ETAG_TIMEOUT",
+                             "HF_HUB_DOWNLOAD_TIMEOUT",
+                             "HF_HUB_DISABLE_PROGRESS_BARS",
+                             "HF_HUB_DISABLE_IMPLICIT_TOKEN"}) {
       unsetenv(name);
     }
     setenv("HF_HOME", root_.c_str(), 1);
