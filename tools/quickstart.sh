@@ -7,8 +7,9 @@ usage() {
 Installs what is missing, builds Lathe, makes a data set of this machine's package lists, trains a
 classifier on it, evaluates it and classifies three texts.
 
-Usage: tools/quickstart.sh [--model DIR] [--epochs N] [--output DIR]
-  --model DIR    fine-tune this pretrained model instead of a small one from fresh weights
+Usage: tools/quickstart.sh [--model MODEL] [--epochs N] [--output DIR]
+  --model MODEL  fine-tune this pretrained model instead of a small one from fresh weights: a
+                 folder, or a name on the Hugging Face Hub such as google-bert/bert-base-uncased
                  (a larger model takes longer: hours for BERT-base on 2 cores)
   --epochs N     passes over the training data (default: $epochs; 3 with --model)
   --output DIR   folder for the data and the model (default: quickstart/ in the source tree)
@@ -21,6 +22,8 @@ fail() {
 }
 
 model=''
+hub_name=''
+name_part='[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?'
 epochs=4
 epochs_given=''
 caller=$PWD
@@ -34,8 +37,16 @@ while [ $# -gt 0 ]; do
   esac
   case $1 in
     --model)
-      [ -f "$2/config.json" ] || fail "$2: holds no model (config.json is missing)"
-      model=$(realpath -s -- "$2")
+      model=''
+      hub_name=''
+      if [ -d "$2" ]; then
+        [ -f "$2/config.json" ] || fail "$2: holds no model (config.json is missing)"
+        model=$(realpath -s -- "$2")
+      elif [[ $2 =~ ^$name_part(/$name_part)?$ ]]; then
+        hub_name=$2
+      else
+        fail "$2: no such folder, and no name of a model on the Hub (owner/name)"
+      fi
       ;;
     --epochs)
       [[ $2 =~ ^([0-9]+\.?|[0-9]*\.[0-9]+)$ ]] || fail "--epochs must be a number but is \"$2\"" 2
@@ -65,6 +76,12 @@ heading "Build"
 quiet=()
 [ -t 2 ] || quiet=(--color=no --noshow_progress)  # a log needs no progress bar
 bazel build "${quiet[@]}" //apps/finetune //apps/lathe //examples:package_sections
+
+if [ -n "$hub_name" ]; then
+  heading "Model"
+  model=$(bazel-bin/apps/lathe/lathe download "$hub_name")
+  echo "$hub_name is in $model"
+fi
 
 heading "Data"
 data=$output/data
