@@ -92,7 +92,12 @@ CacheOptions ParseCacheOptions(const std::vector<std::string>& args) {
 }
 
 void PrintModel(const CachedModel& model) {
-  std::cout << model.name << "  " << FormatSize(model.size);
+  std::cout << model.name << "  ";
+  if (!model.fault.empty()) {
+    std::cout << "can't be read: " << model.fault << '\n';
+    return;
+  }
+  std::cout << FormatSize(model.size);
   if (model.incomplete > 0) {
     std::cout << ", " << FormatSize(model.incomplete)
               << " of them of downloads under way or broken off";
@@ -140,9 +145,7 @@ int RunDownload(const std::vector<std::string>& args) {
 int RunCache(const std::vector<std::string>& args) {
   CacheOptions options;
   if (const auto code = ParseOrEnd(&options, ParseCacheOptions, args)) return *code;
-  // Nothing is fetched, so no token is read.
-  const std::string cache_dir =
-      ReadHubSettings({.cache_dir = options.cache_dir, .offline = true}).cache_dir;
+  const std::string cache_dir = HubCacheFolder(options.cache_dir);
   if (options.deleted.empty()) return ListCache(cache_dir);
   const int64_t freed = DeleteFromCache(cache_dir, options.deleted, options.revision);
   std::cout << "deleted " << options.deleted

@@ -45,6 +45,22 @@ TEST_F(HubCliTest, DownloadsListsAndDeletes) {
   EXPECT_NE(RunProgram("lathe", {"cache"}).out.find("1 model, "), std::string::npos);
 }
 
+TEST_F(HubCliTest, ListsTheCacheWithoutWhatRequestsNeed) {
+  EXPECT_EQ(RunProgram("lathe", {"download", "owner/fresh", "--include", "vocab.*"}).exit_code, 0);
+  setenv("HF_ENDPOINT", "huggingface.co", 1);
+  setenv("HF_HUB_ETAG_TIMEOUT", "0", 1);
+  setenv("HF_TOKEN", "a b", 1);
+  const RunResult list = RunProgram("lathe", {"cache"});
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_TRUE(list.out.starts_with("owner/fresh  ")) << list.out;
+  const RunResult deleted = RunProgram("lathe", {"cache", "delete", "owner/fresh"});
+  EXPECT_EQ(deleted.exit_code, 0) << deleted.err;
+  for (const char* name : {"HF_HUB_ETAG_TIMEOUT", "HF_TOKEN"}) unsetenv(name);
+  Write("file", "no folder");
+  ExpectError(RunProgram("lathe", {"cache", "--cache_dir", Path("file")}),
+              Path("file") + ": Not a directory");
+}
+
 TEST_F(HubCliTest, KeepsWhatOtherRevisionsNeed) {
   const std::string one(40, '1'), two(40, '2');
   HubServerModel model;

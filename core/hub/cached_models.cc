@@ -38,11 +38,20 @@ void ForEachFile(const fs::path& folder, const F& f) {
   }
 }
 
+// Returns the folders in a folder, sorted; none if it isn't there. Throws FileError if it can't be
+// read.
 std::vector<fs::path> FoldersIn(const fs::path& folder) {
   std::vector<fs::path> paths;
   std::error_code code;
   for (fs::directory_iterator at(folder, code), end; !code && at != end; at.increment(code)) {
-    if (at->is_directory(code)) paths.push_back(at->path());
+    std::error_code gone;
+    if (at->is_directory(gone)) paths.push_back(at->path());
+  }
+  if (code && code != std::errc::no_such_file_or_directory) {
+    throw FileError(folder.string(), code.value())
+        .WithHint(
+            "the cache of models must be a folder that you may read; --cache_dir, "
+            "HF_HUB_CACHE or HF_HOME chooses it");
   }
   std::sort(paths.begin(), paths.end());
   return paths;
@@ -129,7 +138,13 @@ std::string FindCommit(const CachedModel& model, const std::string& revision) {
 std::vector<CachedModel> CachedModels(const std::string& cache_dir) {
   std::vector<CachedModel> models;
   for (const fs::path& folder : FoldersIn(cache_dir)) {
-    if (folder.filename().string().starts_with(kPrefix)) models.push_back(ReadModel(folder));
+    const std::string name = folder.filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    try {
+      models.push_back(ReadModel(folder));
+    } catch (const Error& e) {  // those of other users, say
+      models.push_back({.name = ModelOf(name), .revisions = {}, .fault = e.message()});
+    }
   }
   return models;
 }
@@ -138,7 +153,9 @@ int64_t DeleteFromCache(const std::string& cache_dir, const std::string& model,
                         const std::string& revision) {
   const fs::path root = IsModelName(model) ? HubCache(cache_dir, model).root() : "";
   std::error_code code;
-  if (!fs::is_directory(root, code)) {
+  const fs::file_type type = fs::status(root, code).type();
+  if (type == fs::file_type::none) throw FileError(root.string(), code.value());
+  if (type != fs::file_type::directory) {
     throw NotFound(model + ": is not in the cache " + cache_dir, "lathe cache lists what is there");
   }
   const CachedModel before = ReadModel(root);

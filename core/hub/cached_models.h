@@ -19,14 +19,17 @@ struct CachedModel {
   std::vector<CachedRevision> revisions;
   int64_t size = 0;        // bytes on the disk, of broken-off downloads, too
   int64_t incomplete = 0;  // bytes of broken-off downloads
+  std::string fault = {};  // why its folder can't be read; then nothing else of it is known
 };
 
-// Lists the models in the cache, by name. A cache that is not there yet holds none.
+// Lists the models in the cache, by name. A cache that is not there yet holds none. Throws
+// FileError if the cache can't be read.
 std::vector<CachedModel> CachedModels(const std::string& cache_dir);
 
 // Deletes a revision (a branch, a tag, a commit or at least 6 of its first digits): its snapshot
 // and the blobs that no other snapshot needs. With an empty revision, or the last one, deletes the
-// model. Returns the bytes that this frees. Throws NotFound, listing what is there.
+// model. Returns the bytes that this frees. Throws NotFound, listing what is there, and
+// FileError if the model's folder can't be read or written.
 int64_t DeleteFromCache(const std::string& cache_dir, const std::string& model,
                         const std::string& revision);
 

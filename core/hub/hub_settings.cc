@@ -98,20 +98,22 @@ std::string HuggingFaceHome() {
   return (cache.empty() ? HomeFolder() + "/.cache" : Expand(cache)) + "/huggingface";
 }
 
+std::string HubCacheFolder(const std::string& given) {
+  const std::string folder =
+      given.empty() ? Variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) : given;
+  return folder.empty() ? HuggingFaceHome() + "/hub" : Expand(folder);
+}
+
 HubSettings ReadHubSettings(const HubOptions& options) {
   HubSettings settings;
-  const std::string home = HuggingFaceHome();
   settings.endpoint = Endpoint();
   settings.revision = options.revision.empty() ? "main" : options.revision;
   settings.offline =
       options.offline || IsTrue(Variable({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}));
   const std::string token_path = Variable({"HF_TOKEN_PATH"});
-  settings.token_file = token_path.empty() ? home + "/token" : Expand(token_path);
+  settings.token_file = token_path.empty() ? HuggingFaceHome() + "/token" : Expand(token_path);
   if (!settings.offline) settings.token = Token(options.token, settings.token_file);
-  settings.cache_dir =
-      Expand(options.cache_dir.empty() ? Variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
-                                       : options.cache_dir);
-  if (settings.cache_dir.empty()) settings.cache_dir = home + "/hub";
+  settings.cache_dir = HubCacheFolder(options.cache_dir);
   settings.show_waits = options.show_progress;  // a program without bars must not seem to hang
   settings.show_progress =
       options.show_progress && !IsTrue(Variable({"HF_HUB_DISABLE_PROGRESS_BARS"}));

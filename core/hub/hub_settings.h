@@ -35,6 +35,10 @@ struct HubSettings {
 // $XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface.
 std::string HuggingFaceHome();
 
+// Returns the folder of the models that were fetched: `given`, else $HF_HUB_CACHE or its old name,
+// else "hub" in HuggingFaceHome(). Reads nothing that only requests need.
+std::string HubCacheFolder(const std::string& given);
+
 // Reads the environment. Throws InvalidArgument for values that make no sense.
 HubSettings ReadHubSettings(const HubOptions& options);
 

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <thread>
 
+#include "lathe/core/hub/cached_models.h"
 #include "lathe/core/hub/file_lock.h"
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/tests/hub/hub_testing.h"
@@ -181,6 +182,40 @@ TEST_F(HubTest, ReadOnlyCacheIsRead) {
   SetFolderRights(root_ + "/hub", fs::perms(0555));
   EXPECT_EQ(RunWithoutRights([&] { return Weights(Fetch()) == weights_ ? 0 : 1; }), 0);
   SetFolderRights(root_ + "/hub", fs::perms(0755));
+}
+
+TEST_F(HubTest, CacheThatCannotBeRead) {
+  const std::string cache = root_ + "/hub";
+  EXPECT_TRUE(CachedModels(cache).empty());  // it isn't there yet
+  Fetch({.config = true});
+  PublishText(root_ + "/file", "");
+  ExpectError([&] { CachedModels(root_ + "/file"); }, root_ + "/file: Not a directory",
+              "--cache_dir, HF_HUB_CACHE or HF_HOME chooses it");
+  fs::permissions(cache, fs::perms(0));
+  EXPECT_EQ(RunWithoutRights([&] {
+              ExpectError([&] { CachedModels(cache); }, cache + ": Permission denied",
+                          "a folder that you may read");
+              ExpectError([&] { DeleteFromCache(cache, kModel, ""); },
+                          "models--owner--name: Permission denied");
+              return HasFailure() ? 1 : 0;
+            }),
+            0);
+  fs::permissions(cache, fs::perms(0755));
+  // A model that only its owner may read doesn't hide the others.
+  fs::create_directories(cache + "/models--o--readable");
+  fs::permissions(Cache(), fs::perms(0));
+  EXPECT_EQ(RunWithoutRights([&] {
+              const std::vector<CachedModel> models = CachedModels(cache);
+              EXPECT_EQ(models.size(), 2u);
+              EXPECT_EQ(models.at(0).name, "o/readable");
+              EXPECT_EQ(models.at(0).fault, "");
+              EXPECT_EQ(models.at(1).name, kModel);
+              EXPECT_NE(models.at(1).fault.find("Permission denied"), std::string::npos);
+              return HasFailure() ? 1 : 0;
+            }),
+            0);
+  fs::permissions(Cache(), fs::perms(0755));
+  EXPECT_EQ(CachedModels(cache).at(1).revisions.size(), 1u);
 }
 
 TEST_F(HubTest, AFileThatCannotFitIsNotBegun) {
