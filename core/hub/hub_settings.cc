@@ -38,9 +38,29 @@ std::string HomeFolder() {
 }
 
 // Replaces a "~" that stands for the user's own folder.
-std::string Expand(const std::string& path) {
+std::string ExpandHome(const std::string& path) {
   if (path == "~" || path.starts_with("~/")) return HomeFolder() + path.substr(1);
   return path;
+}
+
+// Replaces "~", and variables as $NAME or ${NAME}: a file of settings is read by no shell. The name
+// of one that isn't set stays.
+std::string Expand(const std::string& text) {
+  const std::string path = ExpandHome(text);
+  std::string expanded;
+  for (size_t at = 0; at < path.size();) {
+    const bool braced = path.compare(at, 2, "${") == 0;
+    const size_t begin = at + (braced ? 2 : 1);
+    size_t end = begin;
+    while (end < path.size() && (absl::ascii_isalnum(path[end]) || path[end] == '_')) ++end;
+    const bool is_name =
+        path[at] == '$' && end > begin && (!braced || (end < path.size() && path[end] == '}'));
+    const char* const value =
+        is_name ? std::getenv(path.substr(begin, end - begin).c_str()) : nullptr;
+    expanded += value != nullptr ? value : path.substr(at, 1);
+    at = value != nullptr ? end + braced : at + 1;
+  }
+  return expanded;
 }
 
 double Seconds(const char* name) {
@@ -83,8 +103,9 @@ std::string CheckedToken(std::string token, const std::string& source) {
 std::string Token(const std::string& given, const std::string& token_file) {
   if (!given.empty()) return CheckedToken(given, "the given token");
   if (IsTrue(Variable({"HF_HUB_DISABLE_IMPLICIT_TOKEN"}))) return "";
-  const std::string set = Variable({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"});
-  if (!set.empty()) return CheckedToken(set, "HF_TOKEN");
+  const std::string set =
+      CheckedToken(Variable({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}), "HF_TOKEN");
+  if (!set.empty()) return set;
   std::error_code code;
   if (!std::filesystem::exists(token_file, code)) return "";
   return CheckedToken(ReadFile(token_file), token_file);
@@ -99,9 +120,9 @@ std::string HuggingFaceHome() {
 }
 
 std::string HubCacheFolder(const std::string& given) {
-  const std::string folder =
-      given.empty() ? Variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) : given;
-  return folder.empty() ? HuggingFaceHome() + "/hub" : Expand(folder);
+  if (!given.empty()) return ExpandHome(given);
+  const std::string set = Variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"});
+  return set.empty() ? HuggingFaceHome() + "/hub" : Expand(set);
 }
 
 HubSettings ReadHubSettings(const HubOptions& options) {
