@@ -1,4 +1,5 @@
 // What each environment variable of huggingface_hub does.
+#include <chrono>
 #include <cstdlib>
 #include <optional>
 
@@ -7,6 +8,10 @@
 
 namespace lathe {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr CheckpointParts kConfigAndWeights = {.config = true, .weights = true};
 
 // Sets a variable as long as it exists.
 class Variable {
@@ -74,6 +79,116 @@ TEST_F(HubTest, TheTokensOldVariableCountsToo) {
   const Variable blank("HF_TOKEN", " \n");
   EXPECT_EQ(ReadHubSettings({}).token, "from_file");
   EXPECT_EQ(ReadHubSettings({.token = "given"}).token, "given");
+}
+
+TEST_F(HubTest, OnlyAGivenTokenIsSentIfOthersAreForbidden) {
+  const auto sent = [&](const HubOptions& options) {
+    fs::remove_all(root_ + "/hub");
+    hub_.ForgetRequests();
+    FetchCheckpoint(kModel, {.config = true}, ReadHubSettings(options));
+    const auto headers = hub_.requests().at(0).headers;
+    return headers.count("authorization") > 0 ? headers.at("authorization") : "";
+  };
+  const HubOptions none = {.show_progress = false};
+  const HubOptions given = {.token = "given", .show_progress = false};
+  PublishText(root_ + "/token", "from_file");
+  for (const char* value : {"0", "no", "off", ""}) {
+    const Variable variable("HF_HUB_DISABLE_IMPLICIT_TOKEN", value);
+    EXPECT_EQ(sent(none), "Bearer from_file") << value;
+  }
+  for (const char* value : {"1", "on", "Yes", "TRUE"}) {
+    const Variable variable("HF_HUB_DISABLE_IMPLICIT_TOKEN", value);
+    EXPECT_EQ(sent(none), "") << value;
+    const Variable token("HF_TOKEN", "from_variable"), old("HUGGING_FACE_HUB_TOKEN", "old");
+    EXPECT_EQ(sent(none), "") << value;
+    EXPECT_EQ(sent(given), "Bearer given") << value;
+  }
+}
+
+TEST_F(HubTest, TakesTheCertificatesOfTheFirstVariable) {
+  if (!MakeCertificate(root_)) GTEST_SKIP() << "there is no openssl here";
+  const std::string right = root_ + "/cert.pem", wrong = root_ + "/wrong.pem";
+  PublishText(wrong, "no certificate");
+  HubServer hub({.certificate = right, .key = root_ + "/key.pem"});
+  hub.Add(kModel, {.files = {{"config.json", {"{}"}}, {"model.safetensors", {weights_, true}}}});
+  const Variable endpoint("HF_ENDPOINT", hub.url());
+  const char* const names[] = {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"};
+  const auto refused = [&] {
+    hub.ForgetRequests();
+    fs::remove_all(root_ + "/hub");
+    ExpectError([&] { Fetch(kConfigAndWeights); }, "certificate or its encryption is not accepted",
+                "SSL_CERT_FILE");
+    EXPECT_TRUE(hub.requests().empty());
+  };
+  for (const char* const name : names) {
+    fs::remove_all(root_ + "/hub");
+    const Variable variable(name, right);
+    EXPECT_EQ(Weights(Fetch(kConfigAndWeights)), weights_) << name;
+    const Variable broken(name, wrong);
+    refused();
+    const Variable missing(name, root_ + "/none.pem");
+    refused();
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Variable first(names[i], wrong), second(names[i + 1], right);
+    refused();
+  }
+}
+
+TEST_F(HubTest, BarsCanBeTurnedOff) {
+  const auto printed = [&] {
+    fs::remove_all(root_ + "/hub");
+    testing::internal::CaptureStderr();
+    FetchCheckpoint(kModel, kAllParts, ReadHubSettings({}));
+    return testing::internal::GetCapturedStderr();
+  };
+  for (const char* value : {"", "0", "false"}) {
+    const Variable variable("HF_HUB_DISABLE_PROGRESS_BARS", value);
+    const std::string text = printed();
+    EXPECT_NE(text.find("model.safetensors: 100 kB, "), std::string::npos) << text;
+    EXPECT_EQ(text.find('\r'), std::string::npos) << text;  // it is no terminal
+  }
+  for (const char* value : {"1", "On", "yes", "true"}) {
+    const Variable variable("HF_HUB_DISABLE_PROGRESS_BARS", value);
+    EXPECT_EQ(printed(), "") << value;
+  }
+}
+
+TEST_F(HubTest, StallsEndAfterTheDownloadsTimeout) {
+  EXPECT_EQ(ReadHubSettings({}).download_timeout, 10);
+  for (const char* value : {"soon", "-1", "0", "inf", "nan", "1 s"}) {
+    const Variable variable("HF_HUB_DOWNLOAD_TIMEOUT", value);
+    ExpectError([] { ReadHubSettings({}); },
+                "HF_HUB_DOWNLOAD_TIMEOUT must be a number of seconds above 0 but is \"" +
+                    std::string(value) + "\"");
+  }
+  const Variable variable("HF_HUB_DOWNLOAD_TIMEOUT", "0.5");
+  HubSettings settings = ReadHubSettings({.show_progress = false});
+  settings.first_delay = 0.002;
+  EXPECT_EQ(settings.etag_timeout, 10);
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kStall, .at = 40'000});
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_);
+  const auto took = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(took, std::chrono::milliseconds(500));
+  EXPECT_LT(took, std::chrono::seconds(10));
+}
+
+TEST_F(HubTest, SomeHostsNeedNoProxy) {
+  const Variable proxy("http_proxy", "http://127.0.0.1:1");  // nobody listens there
+  ExpectError([&] { Fetch(); }, "no connection");
+  {
+    const Variable others("no_proxy", "example.org");
+    ExpectError([&] { Fetch(); }, "no connection");
+  }
+  EXPECT_TRUE(hub_.requests().empty());
+  for (const char* name : {"no_proxy", "NO_PROXY"}) {
+    for (const char* value : {"127.0.0.1,localhost", "*"}) {
+      fs::remove_all(root_ + "/hub");
+      const Variable variable(name, value);
+      EXPECT_EQ(Weights(Fetch()), weights_) << name << ' ' << value;
+    }
+  }
 }
 
 }  // namespace
