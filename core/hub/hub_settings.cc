@@ -136,8 +136,8 @@ HubSettings ReadHubSettings(const HubOptions& options) {
   if (!settings.offline) settings.token = Token(options.token, settings.token_file);
   settings.cache_dir = HubCacheFolder(options.cache_dir);
   settings.show_waits = options.show_progress;  // a program without bars must not seem to hang
-  settings.show_progress =
-      options.show_progress && !IsTrue(Variable({"HF_HUB_DISABLE_PROGRESS_BARS"}));
+  settings.show_progress = options.show_progress && options.show_bars &&
+                           !IsTrue(Variable({"HF_HUB_DISABLE_PROGRESS_BARS"}));
   settings.use_symlinks = !IsTrue(Variable({"HF_HUB_DISABLE_SYMLINKS"}));
   settings.etag_timeout = Seconds("HF_HUB_ETAG_TIMEOUT");
   settings.download_timeout = Seconds("HF_HUB_DOWNLOAD_TIMEOUT");

@@ -12,7 +12,8 @@ struct HubOptions {
   std::string token = {};         // proves to the Hub who asks
   std::string cache_dir = {};     // the folder that holds models--owner--name
   bool offline = false;           // no request is made
-  bool show_progress = true;      // and waits, on standard error
+  bool show_progress = true;      // bars, and lines about waits, on standard error
+  bool show_bars = true;          // if false, the lines about waits alone
 };
 
 struct HubSettings {

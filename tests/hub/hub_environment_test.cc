@@ -154,6 +154,14 @@ TEST_F(HubTest, BarsCanBeTurnedOff) {
   }
 }
 
+TEST_F(HubTest, NoBarsStillTellsOfWaits) {
+  const HubSettings no_bars = ReadHubSettings({.show_bars = false});
+  EXPECT_FALSE(no_bars.show_progress);
+  EXPECT_TRUE(no_bars.show_waits);
+  EXPECT_FALSE(ReadHubSettings({.show_progress = false}).show_waits);
+  EXPECT_TRUE(ReadHubSettings({}).show_progress);
+}
+
 TEST_F(HubTest, StallsEndAfterTheDownloadsTimeout) {
   EXPECT_EQ(ReadHubSettings({}).download_timeout, 10);
   for (const char* value : {"soon", "-1", "0", "inf", "nan", "1 s"}) {

@@ -49,7 +49,8 @@ FinetuneArguments WithLocalFolders(const FinetuneArguments& options, Accelerator
     CheckFolder(options.*named.name, named.option);
   HubOptions hub = {
       .revision = options.model_revision, .token = options.token, .cache_dir = options.cache_dir};
-  hub.show_progress = !options.disable_tqdm && accelerator.is_local_main_process();
+  hub.show_progress = accelerator.is_local_main_process();
+  hub.show_bars = !options.disable_tqdm;
   for (const NamedModel& named : NamedModels(options)) {
     const std::string& name = options.*named.name;
     // The ranks decide by the name alone whether they talk, because their folders may differ.
