@@ -252,8 +252,7 @@ Error NothingLoaded(const std::string& dir, const StoredArrays& arrays,
   return InvalidArgument(
       message,
       "check that \"model_type\" in config.json is that of the checkpoint; if a training program "
-      "put "
-      "another word before the names, save the state_dict() of the model inside");
+      "put another word before the names, save the state_dict() of the model inside");
 }
 
 }  // namespace
