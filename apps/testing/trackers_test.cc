@@ -346,5 +346,21 @@ TEST_F(TrackersTest, ACardStandsBesideTheModelUntilItIsEdited) {
       << run.out;
 }
 
+TEST_F(TrackersTest, ACardTellsWhatChangedTheModel) {
+  Write("weights.json", R"({"positive": 2, "negative": 1})");
+  ASSERT_EQ(Train({"--max_steps", "2", "--label_smoothing_factor", "0.1", "--class_weights",
+                   Path("weights.json"), "--freeze_layers", "embeddings", "--head_learning_rate",
+                   "0.02", "--layerwise_lr_decay", "0.9"})
+                .exit_code,
+            0);
+  EXPECT_NE(Read("out/README.md")
+                .find("\n- label_smoothing_factor: 0.1\n- class_weights: weights.json\n"
+                      "- freeze_layers: embeddings\n- head_learning_rate: 0.02\n"
+                      "- layerwise_lr_decay: 0.9\n"),
+            std::string::npos)
+      << Read("out/README.md");
+  EXPECT_EQ(Read("out/README.md").find(Path("")), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lathe
