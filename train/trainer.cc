@@ -137,15 +137,19 @@ void Trainer::Train() {
     ReadStepResults();
     CheckLastUpdate();
     accelerator_.CheckParametersAgree();
+    const auto last_step_end = Clock::now();
     if (interrupted_) SaveInterrupted();
     FinishSaving(/*wait=*/true);
     if (keeps_checkpoints()) accelerator_.WaitWithoutTimeout();  // a disk may be slow
+    CountBesideSteps(last_step_end);
     StopIfSavingFailed();
   } catch (const Error& e) {
     if (e.code() != absl::StatusCode::kUnavailable || state_.global_step == 0) throw;
     SaveWithoutTheOthers(e);
   }
+  const auto end = Clock::now();
   if (arguments_.load_best_model_at_end) LoadBestModel();
+  CountBesideSteps(end);
   metrics_ = TrainMetrics(SecondsSince(start));
   Log(metrics_);
   Save();

@@ -99,6 +99,8 @@ class Trainer {
   const nlohmann::json& metrics() const { return metrics_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   // Callbacks (trainer_callbacks.cc).
   void CheckCallbacks();
   void CheckCallbackStates() const;
@@ -146,6 +148,8 @@ class Trainer {
   void EvaluateNow();
   // Saves a model that training goes on with.
   void SaveNow();
+  // Counts the time since `begin` as that of an evaluation or a save.
+  void CountBesideSteps(Clock::time_point begin);
 
   // Checkpoints (trainer_checkpoint.cc).
   //
@@ -252,8 +256,8 @@ class Trainer {
   std::optional<Snapshot> good_values_;
   int64_t good_step_ = 0;
   bool warned_of_snapshot_ = false, warned_of_scale_ = false;
-  std::chrono::steady_clock::time_point good_time_;
-  std::chrono::steady_clock::duration good_duration_{};  // how long it took to copy them
+  Clock::time_point good_time_;
+  Clock::duration good_duration_{};         // how long it took to copy them
   std::optional<KeptEncodings> encodings_;  // of the evaluations, if parameters are frozen
   bool noted_encodings_ = false;
   Tensor best_values_;  // the arena's values when the metric was best, unless a checkpoint has them
@@ -265,7 +269,7 @@ class Trainer {
   std::string resumed_from_, last_checkpoint_;
   std::string checkpoint_before_best_;  // state_.best_model_checkpoint before the present one
   std::vector<std::string> notes_;
-  std::chrono::steady_clock::time_point saved_time_ = std::chrono::steady_clock::now();
+  Clock::time_point saved_time_ = Clock::now();
   std::optional<Error> save_error_;  // on the main process, if save_failure is "stop"
   // The place in the data, and the tokens seen, after the last complete step.
   StateDict place_;

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -134,6 +135,7 @@ void Trainer::EvaluateNow() {
   CheckMetricName();
   ReadStepResults();
   accelerator_.SetPhase("evaluating");
+  const auto begin = Clock::now();
   const Evaluation evaluation = Evaluate(
       accelerator_, model_, inputs_.evaluation,
       {.per_device_batch_size = arguments_.per_device_eval_batch_size,
@@ -143,6 +145,7 @@ void Trainer::EvaluateNow() {
   model_.Train();
   accelerator_.SetPhase("training");
   if (!evaluation.complete) {
+    CountBesideSteps(begin);
     interrupted_ = true;
     return;
   }
@@ -150,6 +153,7 @@ void Trainer::EvaluateNow() {
     Call(&Callback::OnWarning, encodings_->note());
   CheckFinite(evaluation, "evaluation");
   const nlohmann::json metrics = EvalMetrics(evaluation, *inputs_.evaluation, arguments_.task_name);
+  CountBesideSteps(begin);
   const double metric = metrics.at(metric_name_).get<double>();
   scheduler_->StepMetric(metric);
   const bool better = !state_.best_metric || (greater_is_better_ ? metric > *state_.best_metric
@@ -171,13 +175,22 @@ void Trainer::EvaluateNow() {
 }
 
 void Trainer::SaveNow() {
-  if (keeps_checkpoints()) return SaveCheckpoint(/*beside=*/true);
-  ReadStepResults();
-  CheckLastUpdate();
-  model_.Train();
-  Save();
-  accelerator_.WaitWithoutTimeout();  // a disk may be slow
-  accelerator_.SetPhase("training");
+  ReadStepResults();  // on a GPU this waits for steps, so it is no part of the save
+  const auto begin = Clock::now();
+  if (keeps_checkpoints()) {
+    SaveCheckpoint(/*beside=*/true);
+  } else {
+    CheckLastUpdate();
+    model_.Train();
+    Save();
+    accelerator_.WaitWithoutTimeout();  // a disk may be slow
+    accelerator_.SetPhase("training");
+  }
+  CountBesideSteps(begin);
+}
+
+void Trainer::CountBesideSteps(Clock::time_point begin) {
+  state_.seconds_beside_steps += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 void Trainer::CheckFinite(const Evaluation& evaluation, const std::string& data) {

@@ -46,6 +46,9 @@ struct TrainerState {
   std::vector<StepResult> read_steps = {};
   // The learning rate of the last step, if it is known without waiting for a GPU.
   std::optional<double> learning_rate = {};
+  // How long evaluations and saves have kept this process from training so far, in seconds. The
+  // times of a log, such as train_runtime, contain it, as Trainer's do.
+  double seconds_beside_steps = 0;
   bool is_world_process_zero = true;  // this is the main process
 
   // Adds the entry to log_history, with epoch and step.

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <thread>
 
 #include "lathe/train/callbacks/progress_callback.h"
 #include "lathe/train/callbacks/state_callback.h"
@@ -122,6 +124,32 @@ TEST(TrainerTest, ACallbackAsksForALogAnEvaluationAndASave) {
 }
 
 // Logs, evaluations and saves don't change what is learned.
+TEST(TrainerTest, CountsTheTimeBesideTheSteps) {
+  TrainingArguments arguments = TinyArguments();
+  arguments.output_dir = Folder("times");
+  arguments.overwrite_output_dir = true;
+  const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
+  // The second evaluation is followed by a save.
+  double before = -1;
+  const auto recorder = std::make_shared<Recorder>([&](auto& e, auto& state, auto& control) {
+    if (e == "step_end" && state.global_step <= 2) control.should_evaluate = true;
+    if (e == "step_end" && state.global_step == 1) before = state.seconds_beside_steps;
+    if (e == "step_end" && state.global_step > 4) wait();  // is a part of the steps
+    if (e.starts_with("evaluate_begin") || e == "save") wait();
+    if (e == "evaluate" && state.global_step == 2) control.should_save = true;
+  });
+  Accelerator accelerator(AcceleratorOptionsOf(arguments));
+  Trainer trainer(arguments, accelerator, TinyInputs(), {recorder});
+  trainer.Train();
+  EXPECT_EQ(before, 0);
+  EXPECT_EQ(Count(recorder->events(), "evaluate_begin"), 2);
+  EXPECT_EQ(Count(recorder->events(), "save"), 2);
+  // The last save comes after the time is taken.
+  EXPECT_GE(trainer.state().seconds_beside_steps, 0.3);
+  EXPECT_LE(trainer.state().seconds_beside_steps,
+            trainer.metrics().at("train_runtime").get<double>() - 0.4);
+}
+
 TEST(TrainerTest, AskingChangesNoBit) {
   std::vector<std::string> models;
   for (const bool asks : {false, true}) {

@@ -168,6 +168,41 @@ TEST(ReportCallback, HasCurvesWithoutALog) {
   fs::remove_all(dir);
 }
 
+// Trainer's numbers count the whole time, so the report tells the speed of the steps, too.
+TEST(ReportCallback, TheSpeedIsThatOfTheSteps) {
+  namespace fs = std::filesystem;
+  const std::string dir = testing::TempDir() + "/speed_test_" + std::to_string(getpid());
+  fs::create_directories(dir);
+  TrainerState state;
+  TrainerControl control;
+  ReportCallback callback({.folder = dir, .title = "T", .command = ""});
+  // The clock hardly moves in a test, so a negative time beside the steps stands for 1,000 s of
+  // them.
+  callback.OnTrainBegin({}, state, control);
+  state.global_step = 1;
+  state.num_input_tokens_seen = 50'000;
+  state.seconds_beside_steps = -1000;
+  state.Log({{"loss", 0.5}});
+  callback.OnLog({}, state, control, state.log_history.back());
+  state.seconds_beside_steps = 6;
+  state.Log({{"train_loss", 0.5}, {"train_runtime", 10.0}, {"train_samples_per_second", 8.0}});
+  callback.OnTrainEnd({}, state, control);
+  const std::string page = ReadFile(dir + "/report.html");
+  fs::remove_all(dir);
+  const size_t figure = page.find("<figure id=\"throughput\"");
+  ASSERT_NE(figure, std::string::npos);
+  const std::string cell = "<th scope=\"row\">1</th><td>";
+  const size_t value = page.find(cell, figure);
+  ASSERT_NE(value, std::string::npos) << page.substr(figure);
+  EXPECT_NEAR(std::stod(page.substr(value + cell.size())), 50, 1);
+  for (const char* row :
+       {"<th scope=\"row\">speed of the steps</th><td>20 samples a second, without 6 s of "
+        "evaluations and saves</td>",
+        "<th scope=\"row\">train_samples_per_second</th><td>8, evaluations and saves included</td>",
+        "<th scope=\"row\">train_runtime</th><td>10</td>"})
+    EXPECT_NE(page.find(row), std::string::npos) << row << page;
+}
+
 TEST(ReportCallback, WritesOnTheMainProcessOnly) {
   namespace fs = std::filesystem;
   const std::string dir = testing::TempDir() + "/report_test_" + std::to_string(getpid());

@@ -122,11 +122,24 @@ void ReportCallback::OnTrainEnd(const TrainingArguments&, const TrainerState& st
                          : "The training has ended, after " + StepOf(state) + ".";
   for (const nlohmann::json& entry : state.log_history) {
     if (!entry.contains("train_loss")) continue;
+    AddSpeedOfSteps(entry, state.seconds_beside_steps);
     for (auto& row : Rows(entry)) {
+      if (row.first.ends_with("_per_second")) row.second += ", evaluations and saves included";
       if (row.first.starts_with("train_")) contents_.facts.push_back(std::move(row));
     }
   }
   Write();
+}
+
+void ReportCallback::AddSpeedOfSteps(const nlohmann::json& metrics, double seconds_beside) {
+  const double seconds = metrics.value("train_runtime", 0.0);
+  const double of_steps = seconds - seconds_beside;
+  if (!(of_steps > 0)) return;
+  const double speed = metrics.value("train_samples_per_second", 0.0) * seconds / of_steps;
+  contents_.facts.emplace_back(
+      "speed of the steps",
+      FormatNumber("%.6g samples a second", speed) +
+          FormatNumber(", without %.3g s of evaluations and saves", seconds_beside));
 }
 
 void ReportCallback::AddResults(const nlohmann::json& metrics, const nlohmann::json& report,
@@ -140,10 +153,10 @@ void ReportCallback::AddResults(const nlohmann::json& metrics, const nlohmann::j
 
 void ReportCallback::Sample(const TrainerState& state) {
   sampled_ = Clock::now();
-  const std::chrono::duration<double> seconds = sampled_ - begin_;
+  const std::chrono::duration<double> all = sampled_ - begin_;
   if (!contents_.resources.empty() && contents_.resources.back().step == state.global_step) return;
   contents_.resources.push_back({.step = state.global_step,
-                                 .seconds = seconds.count(),
+                                 .seconds = all.count() - state.seconds_beside_steps,
                                  .tokens = state.num_input_tokens_seen,
                                  .resident_bytes = ResidentBytes()});
   if (contents_.resources.size() < kMostSamples) return;

@@ -55,6 +55,8 @@ class ReportCallback : public Callback {
   using Clock = std::chrono::steady_clock;
 
   void Sample(const TrainerState& state);
+  // Adds a row with the speed of the steps alone. `metrics` are those of the whole training.
+  void AddSpeedOfSteps(const nlohmann::json& metrics, double seconds_beside);
   void AddSteps(const TrainerState& state);
   void Take(const TrainerState& state);
   void Write();

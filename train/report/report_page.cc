@@ -85,8 +85,9 @@ std::vector<Figure> ResourceFigures(const std::vector<ResourceSample>& samples) 
     speed.y.push_back(static_cast<double>(samples[i].tokens - samples[i - 1].tokens) /
                       (samples[i].seconds - samples[i - 1].seconds));
   }
-  return {CurveFigure("throughput", "Speed of training", {speed}, "tokens a second"),
-          CurveFigure("memory", "Memory of the main process", {memory}, "MB")};
+  Figure throughput = CurveFigure("throughput", "Speed of training", {speed}, "tokens a second");
+  throughput.note = "The time of evaluations and saves does not count.";
+  return {throughput, CurveFigure("memory", "Memory of the main process", {memory}, "MB")};
 }
 
 Figure LengthFigure(const std::vector<int64_t>& lengths) {

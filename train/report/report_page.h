@@ -14,8 +14,8 @@ namespace lathe {
 // What a training used up to a step.
 struct ResourceSample {
   int64_t step = 0;
-  double seconds = 0;          // since the training began in this process
-  int64_t tokens = 0;          // of all samples so far
+  double seconds = 0;  // since the training began in this process, without evaluations and saves
+  int64_t tokens = 0;  // of all samples so far
   int64_t resident_bytes = 0;  // memory of this process
 };
 
