@@ -10,6 +10,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/data/datasets/label_set.h"
 #include "lathe/models/parameter_places.h"
+#include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
 
 namespace lathe {
@@ -49,6 +50,32 @@ Matches MatcherOf(const std::string& wish, int64_t num_layers) {
   }
 }
 
+// A part of a model, and how many of its numbers are frozen.
+struct Part {
+  std::string name;
+  int64_t layer = 0;  // from 1; 0: it is no layer
+  int64_t all = 0, frozen = 0;
+  bool is_whole() const { return frozen == all; }  // nothing in it is trained
+};
+
+// Returns the embeddings, the layers, what lies between them and the head, and the head.
+std::vector<Part> PartsOf(const SequenceClassifier& model) {
+  const ParameterPlaces all = PlacesOfParameters(model);
+  std::vector<Part> parts = {{.name = "the embeddings"}};
+  for (int64_t layer = 1; layer <= all.num_layers; ++layer)
+    parts.push_back({.name = "layer " + std::to_string(layer), .layer = layer});
+  parts.push_back({.name = "the rest below the head"});
+  parts.push_back({.name = "the head"});
+  const std::vector<Parameter> parameters = model.Parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const ParameterPlace& place = all.places[i];
+    Part& part = place.in_head ? parts.back() : parts[static_cast<size_t>(place.depth)];
+    part.all += parameters[i].tensor.numel();
+    if (!parameters[i].tensor.requires_grad()) part.frozen += parameters[i].tensor.numel();
+  }
+  return parts;
+}
+
 }  // namespace
 
 void FreezeParameters(const SequenceClassifier& model, const TrainingArguments& arguments) {
@@ -74,6 +101,45 @@ void FreezeParameters(const SequenceClassifier& model, const TrainingArguments& 
                          parameters.back().name);
   }
   for (Tensor& tensor : frozen) tensor.SetRequiresGrad(false);
+}
+
+std::string DescribeFrozen(const SequenceClassifier& model) {
+  std::vector<Part> parts = PartsOf(model);
+  int64_t all = 0, frozen = 0;
+  for (const Part& part : parts) {
+    all += part.all;
+    frozen += part.frozen;
+  }
+  std::string text = FormatCount(frozen) + " of " + FormatCount(all) + " parameters";
+  const char* before = ": ";
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].frozen == 0) continue;
+    size_t last = i;  // of layers that are frozen alike
+    while (parts[i].layer > 0 && last + 1 < parts.size() && parts[last + 1].layer > 0 &&
+           parts[last + 1].frozen > 0 && parts[last + 1].is_whole() == parts[i].is_whole())
+      ++last;
+    text += before + std::string(parts[i].is_whole() ? "" : "parts of ") +
+            (last == i ? parts[i].name
+                       : "layers " + std::to_string(parts[i].layer) + " to " +
+                             std::to_string(parts[last].layer));
+    before = ", ";
+    i = last;
+  }
+  return text + "; " + FormatCount(all - frozen) + " are trained";
+}
+
+std::vector<std::string> IdleRates(const SequenceClassifier& model, const TrainingArguments& a) {
+  std::vector<std::string> lines;
+  const std::vector<Part> parts = PartsOf(model);
+  const auto trains = [](const Part& part) { return !part.is_whole(); };
+  // The rate decays from the top of the model down to the embeddings.
+  if (a.layerwise_lr_decay != 1 && std::none_of(parts.begin(), parts.end() - 2, trains)) {
+    lines.push_back(
+        "--layerwise_lr_decay has no effect, since --freeze_layers leaves no layer to train");
+  }
+  if (a.head_learning_rate > 0 && !trains(parts.back()))
+    lines.push_back("--head_learning_rate has no effect, since --freeze_layers freezes the head");
+  return lines;
 }
 
 std::vector<ParameterGroup> TrainedGroups(const SequenceClassifier& model,

@@ -1,6 +1,7 @@
 // What a training changes, and at which rates.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "lathe/models/sequence_classifier.h"
@@ -12,6 +13,16 @@ namespace lathe {
 // Freezes the parameters that arguments.freeze_layers names: they require no gradient from now on.
 // Throws if it names none, or all, or more layers than the model has.
 void FreezeParameters(const SequenceClassifier& model, const TrainingArguments& arguments);
+
+// Returns what the model does not train, for people: "23,837,184 of 109,483,778 parameters:
+// the embeddings, layers 1 to 6; 85,646,594 are trained". Where only some parameters of a part are
+// frozen, the text says "parts of".
+std::string DescribeFrozen(const SequenceClassifier& model);
+
+// Returns a line for each rate of the arguments that no parameter has, because those that would
+// have it are frozen.
+std::vector<std::string> IdleRates(const SequenceClassifier& model,
+                                   const TrainingArguments& arguments);
 
 // Returns the optimizer's groups. A parameter at depth d of a model with L layers (see
 // models/parameter_places.h) has the rate

@@ -11,6 +11,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/distributed/testing/testing.h"
 #include "lathe/models/parameter_places.h"
+#include "lathe/train/support/progress.h"
 #include "lathe/train/trainer_testing.h"
 
 namespace lathe {
@@ -150,6 +151,56 @@ TEST(TrainedParametersTest, KnowsWhereParametersLie) {
     EXPECT_EQ(all.places[i].depth, expected) << name;
     EXPECT_EQ(all.places[i].in_head, name.starts_with("classifier.")) << name;
   }
+}
+
+TEST(TrainedParametersTest, TellsWhatIsFrozen) {
+  const auto described = [](const std::string& wish) {
+    const auto model = Bert();
+    TrainingArguments arguments = TinyArguments();
+    arguments.freeze_layers = wish;
+    FreezeParameters(*model, arguments);
+    int64_t all = 0, frozen = 0;
+    for (const Parameter& parameter : model->Parameters()) {
+      all += parameter.tensor.numel();
+      if (!parameter.tensor.requires_grad()) frozen += parameter.tensor.numel();
+    }
+    const std::string text = DescribeFrozen(*model);
+    const std::string begin = FormatCount(frozen) + " of " + FormatCount(all) + " parameters: ";
+    const std::string end = "; " + FormatCount(all - frozen) + " are trained";
+    EXPECT_TRUE(text.starts_with(begin) && text.ends_with(end)) << text;
+    return text.substr(begin.size(), text.size() - begin.size() - end.size());
+  };
+  EXPECT_EQ(described("embeddings"), "the embeddings");
+  EXPECT_EQ(described("1"), "the embeddings, layer 1");
+  EXPECT_EQ(described("2"), "the embeddings, layers 1 to 2");
+  EXPECT_EQ(described("encoder"), "the embeddings, layers 1 to 2, the rest below the head");
+  EXPECT_EQ(described("bias"),
+            "parts of the embeddings, parts of layers 1 to 2, parts of the rest below the head, "
+            "parts of the head");
+  EXPECT_EQ(described("layer\\.0|layer\\.1.*bias"), "layer 1, parts of layer 2");
+}
+
+TEST(TrainedParametersTest, NamesRatesThatNothingHas) {
+  const auto idle = [](const std::string& wish, double decay, double head) {
+    const auto model = Bert();
+    TrainingArguments arguments = TinyArguments();
+    arguments.freeze_layers = wish;
+    arguments.layerwise_lr_decay = decay;
+    arguments.head_learning_rate = head;
+    FreezeParameters(*model, arguments);
+    return IdleRates(*model, arguments);
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(idle("", 0.9, 1e-3), Lines());
+  EXPECT_EQ(idle("1", 0.9, 1e-3), Lines());
+  EXPECT_EQ(idle("encoder", 1, 1e-3), Lines());
+  const std::string decay =
+      "--layerwise_lr_decay has no effect, since --freeze_layers leaves no layer to train";
+  EXPECT_EQ(idle("encoder", 0.9, 0), Lines{decay});
+  EXPECT_EQ(idle("2", 0.9, 1e-3), Lines{decay});  // the pooler is trained at the rate itself
+  EXPECT_EQ(idle("classifier", 0.9, 0), Lines());
+  EXPECT_EQ(idle("classifier", 1, 1e-3),
+            Lines{"--head_learning_rate has no effect, since --freeze_layers freezes the head"});
 }
 
 TEST(TrainedParametersTest, TheOptimizerHasNoStateOfFrozenParameters) {

@@ -4,10 +4,12 @@
 
 #include <sstream>
 
+#include "lathe/apps/options/idle_options.h"
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/models/config/problem_type.h"
 #include "lathe/train/support/progress.h"
+#include "lathe/train/trained_parameters.h"
 
 namespace lathe {
 namespace {
@@ -52,6 +54,8 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
   PrintData(out, "validation", task.validation, task.max_length);
   PrintData(out, "test", task.test, task.max_length);
   if (trainer != nullptr) PrintRow(out, "steps", trainer->Plan());
+  if (trainer != nullptr && !options.freeze_layers.empty())
+    PrintRow(out, "frozen", DescribeFrozen(*task.model));
   if (trainer != nullptr && options.early_stopping_patience) {
     PrintRow(out, "stops early",
              "after " + FormatCount(*options.early_stopping_patience) +
@@ -83,12 +87,9 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
     for (std::string line; std::getline(lines, line);) PrintRow(out, "note", line);
   }
   for (const std::string& note : task.notes) PrintRow(out, "note", note);
-  if (trainer != nullptr && options.save_total_limit && options.save_strategy == "no") {
-    PrintRow(out, "note",
-             "--save_total_limit has nothing to limit; --save_strategy or --save_steps saves "
-             "checkpoints");
-  }
   if (trainer != nullptr) {
+    for (const std::string& note : IdleOptions(options)) PrintRow(out, "note", note);
+    for (const std::string& note : IdleRates(*task.model, options)) PrintRow(out, "note", note);
     for (const std::string& note : trainer->notes()) PrintRow(out, "note", note);
   }
   out << std::flush;

@@ -260,6 +260,23 @@ TEST_F(LossOptionsCliTest, EvaluationsOfAFrozenEncoderKeepTheirBits) {
   }
 }
 
+TEST_F(LossOptionsCliTest, TellsWhatIsFrozenAndWhatHasNoEffect) {
+  const RunResult run = Train({"--freeze_layers", "encoder", "--layerwise_lr_decay", "0.9",
+                               "--eval_steps", "3", "--max_steps", "2"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (const char* line :
+       {" parameters: the embeddings, layers 1 to 2, the rest below the head; ",
+        "\n  note        --eval_steps has no effect without --eval_strategy steps\n",
+        "\n  note        --layerwise_lr_decay has no effect, since --freeze_layers leaves no layer "
+        "to train\n"}) {
+    EXPECT_NE(run.out.find(line), std::string::npos) << line << " in " << run.out;
+  }
+  const RunResult plain = Train({"--overwrite_output_dir", "--max_steps", "2"});
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  for (const char* part : {"  frozen  ", "has no effect"})
+    EXPECT_EQ(plain.out.find(part), std::string::npos) << plain.out;
+}
+
 TEST_F(LossOptionsCliTest, WrongPartsOfTheModel) {
   ExpectError(Train({"--freeze_layers", "3"}), "freeze_layers is 3 but the model has 2 layers", 2);
   ExpectError(Train({"--freeze_layers", "nothing"}), "freezes no parameter", 2);
