@@ -40,6 +40,7 @@
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/loss_options.h"
+#include "lathe/train/report/figure_files.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/progress.h"
@@ -189,6 +190,7 @@ void FinetuneRun::MakeTrainer() {
 
 std::optional<int> FinetuneRun::Train() {
   trainer_->Train();
+  if (out_ && !options_.report) RemoveFigureFiles(out_->path());  // they tell of another model
   if (early_stopping_ != nullptr && !early_stopping_->reason().empty()) {
     printer_.out() << "stopped early after step " << trainer_->state().global_step << ": "
                    << early_stopping_->reason() << std::endl;

@@ -163,6 +163,23 @@ TEST_F(ReportPageTest, TellsThatATrainingHasFailed) {
   EXPECT_NE(page.find("The training has ended before its last step"), std::string::npos);
 }
 
+// The second training has no evaluations, and the third no report.
+TEST_F(ReportPageTest, OldFiguresLeaveWithTheirReport) {
+  ASSERT_EQ(Train({"--do_eval", "--eval_strategy", "epoch", "--num_train_epochs", "1"}).exit_code,
+            0);
+  for (const char* name : {"loss", "metrics", "confusion_matrix"})
+    EXPECT_TRUE(Exists("out/plots/" + std::string(name) + ".svg")) << name;
+  Write("out/plots/mine.svg", "<svg></svg>");
+  ASSERT_EQ(Train({"--overwrite_output_dir", "--max_steps", "3"}).exit_code, 0);
+  EXPECT_TRUE(Exists("out/plots/loss.svg"));
+  for (const char* name : {"metrics", "confusion_matrix"})
+    EXPECT_FALSE(Exists("out/plots/" + std::string(name) + ".svg")) << name;
+  ASSERT_EQ(Train({"--overwrite_output_dir", "--max_steps", "3", "--no_report"}).exit_code, 0);
+  EXPECT_FALSE(Exists("out/plots/loss.svg"));
+  EXPECT_FALSE(Exists("out/report.html"));
+  EXPECT_EQ(Read("out/plots/mine.svg"), "<svg></svg>");
+}
+
 TEST_F(ReportPageTest, CanBeLeftOut) {
   const RunResult run = Train({"--no_report"});
   EXPECT_EQ(run.exit_code, 0) << run.err;

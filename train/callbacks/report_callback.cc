@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/train/report/confusion.h"
+#include "lathe/train/report/figure_files.h"
 #include "lathe/train/support/progress.h"
 
 namespace lathe {
@@ -189,12 +190,11 @@ void ReportCallback::Write() {
     const std::vector<Figure> figures = MakeFigures(contents_);
     WriteFileAtomically(options_.folder + "/report.html", ReportPage(contents_, figures));
     if (contents_.running) return;
-    const std::string plots = options_.folder + "/plots";
-    std::filesystem::create_directories(plots);
-    for (const Figure& figure : figures)
-      WriteFileAtomically(plots + "/" + figure.name + ".svg", StandaloneSvg(figure.svg));
+    std::map<std::string, std::string> files;
+    for (const Figure& figure : figures) files[figure.name] = figure.svg;
     if (const std::string matrix = ConfusionSvg(contents_.evaluation); !matrix.empty())
-      WriteFileAtomically(plots + "/confusion_matrix.svg", StandaloneSvg(matrix));
+      files["confusion_matrix"] = matrix;
+    WriteFigureFiles(options_.folder, files);
   } catch (const Error& e) {
     NoteOnce(e.message());
   } catch (const std::exception& e) {

@@ -18,8 +18,8 @@ namespace lathe {
 // leaves nothing behind. Its curves have points of their own, at most some hundreds, so that they
 // don't depend on --logging_steps. The page is then replaced as a whole, every ten seconds at most,
 // so it can stay open in a browser. At the end of the training its figures are also written as
-// plots/NAME.svg. A report that can't be written costs one note on standard error, and the training
-// goes on.
+// plots/NAME.svg, and those of an earlier report are removed. A report that can't be written costs
+// one note on standard error, and the training goes on.
 class ReportCallback : public Callback {
  public:
   struct Options {
