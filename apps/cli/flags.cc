@@ -68,17 +68,20 @@ Values ValuesInFile(const Flag& flag, const OptionInFile& option) {
     return v.is_string() ? v.get<std::string>()
                          : v.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
-  const auto wrong = [&](const std::string& wanted, const nlohmann::json& found) {
+  const auto wrong = [&](const std::string& wanted, const nlohmann::json& found,
+                         const std::string& but = " but is ") {
     constexpr size_t kMost = 60;  // characters of a long value that the error shows
     const std::string text = text_of(found);
-    return InvalidArgument(option.where + Quoted(option.name) + " must be " + wanted + " but is " +
+    return InvalidArgument(option.where + Quoted(option.name) + " must be " + wanted + but +
                            (text.size() > kMost ? text.substr(0, kMost) + "..." : text));
   };
   if (flag.kind == Flag::Kind::kList && value.is_array()) {
     Values values;
     for (const auto& element : value) {
-      if (element.is_structured() || element.is_boolean() || element.is_null())
-        throw wrong("a list of names", value);
+      if (element.is_structured() || element.is_boolean() || element.is_null()) {
+        throw wrong("a list of names", element,
+                    ", but its entry " + std::to_string(values.size() + 1) + " is ");
+      }
       values.push_back(text_of(element));
     }
     return values;
@@ -342,7 +345,9 @@ void FlagTable::ApplyFile(const std::string& path, const std::string& hint) {
     try {
       flag->set(*flag, values);
     } catch (const Error& e) {
-      throw InvalidArgument(option.where + e.message(), e.hint());
+      // The message has the option's own name. The file may have another one.
+      const std::string other = option.name == flag->name ? "" : Quoted(option.name) + ": ";
+      throw InvalidArgument(option.where + other + e.message(), e.hint());
     }
     flag->given = true;
     flag->given_value = absl::StrJoin(values, ",");

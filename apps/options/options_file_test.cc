@@ -154,7 +154,13 @@ TEST_F(OptionsFileTest, ErrorsInJsonNameFileAndKey) {
       {"\"do_eval\": {}", "\"do_eval\" must be true or false but is {}|"},
       {"\"config_name\": {\"a\": 1}", "\"config_name\" must be one value but is {\"a\":1}|"},
       {"\"config_name\": false", "\"config_name\" must be text, in quotes, but is false|"},
-      {"\"text_columns\": [true]", "\"text_columns\" must be a list of names but is [true]|"},
+      {"\"text_columns\": [true]",
+       "\"text_columns\" must be a list of names, but its entry 1 is true|"},
+      {"\"text_columns\": [\"a\", 2, {\"b\": 1}]",
+       "\"text_columns\" must be a list of names, but its entry 3 is {\"b\":1}|"},
+      {"\"evaluation_strategy\": \"often\"",
+       "\"evaluation_strategy\": --eval_strategy must be one of no, steps, epoch but is "
+       "\"often\"|"},
       {"\"text_columns\": true", "\"text_columns\" must be text, in quotes, but is true|"},
       {"\"lr_scheduler_kwargs\": [1]", "\"lr_scheduler_kwargs\" must be one value but is [1]|"}};
   for (const auto& [entry, error] : wrong_types) EXPECT_EQ(JsonError(entry), json_ + ": " + error);
@@ -205,10 +211,11 @@ TEST_F(OptionsFileTest, ErrorsInYamlNameFileLineAndKey) {
 TEST_F(OptionsFileTest, ErrorsInTheFileItself) {
   const std::string json_hint = "|--json_config" + what_, hint = "|the first argument" + what_;
   WriteJson("{\n\"seed\": }");
-  EXPECT_EQ(ErrorOf({json_}), json_ + ":2: not valid JSON" + hint);
-  EXPECT_EQ(ErrorOf({"--json_config", json_}), json_ + ":2: not valid JSON" + json_hint);
+  EXPECT_EQ(ErrorOf({json_}), json_ + ":2:9: not valid JSON behind \"seed\"" + hint);
+  EXPECT_EQ(ErrorOf({"--json_config", json_}),
+            json_ + ":2:9: not valid JSON behind \"seed\"" + json_hint);
   WriteJson("{\"learning_rate\": 1e999}");
-  EXPECT_EQ(ErrorOf({json_}).find(json_ + ": number overflow"), 0u);
+  EXPECT_EQ(ErrorOf({json_}).find(json_ + ": \"learning_rate\": number overflow"), 0u);
   WriteJson("[1]");
   EXPECT_EQ(ErrorOf({json_}), json_ + ": must be a JSON object of options" + hint);
   WriteYaml("- 1");
@@ -217,6 +224,25 @@ TEST_F(OptionsFileTest, ErrorsInTheFileItself) {
   for (const std::string& path : {"none" + json_, "none" + yaml_}) {
     EXPECT_EQ(ErrorOf({path}), path + ": No such file or directory" + hint);
   }
+}
+
+// Python's json.dump writes one line unless it is told otherwise.
+TEST_F(OptionsFileTest, ErrorsInAFileOfOneLineNameColumnAndKey) {
+  const auto place_of = [&](const std::string& text) {
+    WriteJson(text);
+    const std::string error = ErrorOf({json_});
+    EXPECT_TRUE(error.starts_with(json_)) << error;
+    return error.substr(json_.size(), error.find('|') - json_.size());
+  };
+  EXPECT_EQ(place_of(R"({"do_train": true, "seed": 1 "output_dir": "o"})"),
+            ":1:41: not valid JSON behind \"seed\"");
+  EXPECT_EQ(place_of(R"({"do_train": true, "text_columns": ["a", "b" "c"]})"),
+            ":1:48: not valid JSON behind \"text_columns\"");
+  EXPECT_EQ(place_of(R"({"do_train": true, "lr_scheduler_kwargs": {"min_lr": nan}})"),
+            ":1:55: not valid JSON behind \"lr_scheduler_kwargs\"");
+  EXPECT_EQ(place_of(R"({"seed": 1)"), ":1:11: not valid JSON behind \"seed\"");
+  EXPECT_EQ(place_of(""), ":1:1: not valid JSON");
+  EXPECT_EQ(place_of("{seed: 1}"), ":1:2: not valid JSON");
 }
 
 TEST_F(OptionsFileTest, StandsFirst) {
