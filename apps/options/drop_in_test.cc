@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/apps/options/idle_options.h"
 #include "lathe/apps/options/options.h"
 #include "lathe/apps/options/transformers_options.h"
 #include "lathe/core/base/error.h"
@@ -79,6 +80,35 @@ TEST(DropInTest, TheDefaultsOfTransformersAreTaken) {
   EXPECT_EQ(o.device, "auto");
   EXPECT_EQ(o.learning_rate, 5e-5);
   EXPECT_TRUE(o.shuffle_train);
+}
+
+// TrainingArguments.to_json_string() writes all of its fields, some as objects. The file needs but
+// the model and the data.
+TEST(DropInTest, ADumpOfTrainingArgumentsIsTaken) {
+  Json dump = Json::parse(ReadFile("apps/options/testdata/training_arguments_dump.json"));
+  ASSERT_GT(dump.size(), 100u);
+  dump.update({{"model_name_or_path", "m"}, {"train_file", "t.csv"}, {"validation_file", "v.csv"}});
+  const std::string path =
+      testing::TempDir() + "/drop_in_dump_" + std::to_string(getpid()) + ".json";
+  WriteFileAtomically(path, dump.dump());
+  const FinetuneArguments o = ParseOptions({path}).options;
+  std::remove(path.c_str());
+  EXPECT_TRUE(o.do_train && o.do_eval && o.load_best_model_at_end);
+  EXPECT_EQ(o.output_dir, "out");
+  EXPECT_EQ(o.per_device_train_batch_size, 4);
+  EXPECT_EQ(o.learning_rate, 1e-3);
+  EXPECT_EQ(o.num_train_epochs, 2);
+  EXPECT_EQ(o.lr_scheduler_type, "cosine_with_min_lr");
+  EXPECT_EQ(o.lr_scheduler_kwargs, "{\"min_lr\":1e-06}");
+  EXPECT_EQ(o.warmup_ratio, 0.1);
+  EXPECT_EQ(o.label_smoothing_factor, 0.1);
+  EXPECT_EQ(o.eval_strategy, "epoch");
+  EXPECT_EQ(o.save_strategy, "epoch");
+  EXPECT_EQ(o.save_total_limit, 1);
+  EXPECT_EQ(o.metric_for_best_model, "accuracy");
+  EXPECT_EQ(o.seed, 7);
+  EXPECT_EQ(o.device, "cpu");
+  EXPECT_EQ(IdleOptions(o), Args());
 }
 
 // HfArgumentParser takes a switch without a value, and with one of ten words.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/base/file.h"
 
 namespace lathe {
 namespace {
@@ -123,6 +124,58 @@ TEST_F(CliDropInTest, AFileOfArgumentsIsTheSameAsACommandLine) {
   ExpectError(RunProgram("finetune", {Path("args.json")}),
               Path("args.json") + ": --learning_rate must be a number but is \"fast\"", 2);
   ExpectError(RunProgram("finetune", {Path("none.yaml")}), "none.yaml: No such file", 2);
+}
+
+// A program in Python may have written the file. The same values on a command line give the same.
+TEST_F(CliDropInTest, ADumpOfTrainingArgumentsTrains) {
+  Json dump = Json::parse(ReadFile("apps/options/testdata/training_arguments_dump.json"));
+  dump.update({{"config_name", Path("model")},
+               {"train_file", Path("train.csv")},
+               {"validation_file", Path("dev.csv")},
+               {"output_dir", Path("dump")},
+               {"num_threads", 1}});
+  Write("dump.json", dump.dump());
+  const RunResult run = RunProgram("finetune", {Path("dump.json")});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(run.out.find("has no effect"), std::string::npos) << run.out;
+  const RunResult plain = RunProgram("finetune", {"--config_name",
+                                                  Path("model"),
+                                                  "--train_file",
+                                                  Path("train.csv"),
+                                                  "--validation_file",
+                                                  Path("dev.csv"),
+                                                  "--output_dir",
+                                                  Path("plain"),
+                                                  "--num_threads",
+                                                  "1",
+                                                  "--use_cpu",
+                                                  "--do_train",
+                                                  "--per_device_train_batch_size",
+                                                  "4",
+                                                  "--per_device_eval_batch_size",
+                                                  "8",
+                                                  "--learning_rate",
+                                                  "1e-3",
+                                                  "--num_train_epochs",
+                                                  "2",
+                                                  "--lr_scheduler_type",
+                                                  "cosine_with_min_lr",
+                                                  "--lr_scheduler_kwargs",
+                                                  "{\"min_lr\": 1e-6}",
+                                                  "--warmup_ratio",
+                                                  "0.1",
+                                                  "--label_smoothing_factor",
+                                                  "0.1",
+                                                  "--eval_strategy",
+                                                  "epoch",
+                                                  "--load_best_model_at_end",
+                                                  "--metric_for_best_model",
+                                                  "accuracy",
+                                                  "--seed",
+                                                  "7"});
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_EQ(Read("dump/model.safetensors"), Read("plain/model.safetensors"));
 }
 
 TEST_F(CliDropInTest, LogsAndEvaluatesByEpochs) {

@@ -230,6 +230,34 @@ TEST_F(ResumeTest, AJobThatIsLostBeforeItsFirstCheckpointBeginsAnewInItsFolder) 
   EXPECT_FALSE(Exists("out/.lathe_job.json"));
 }
 
+// The line names the checkpoint, the first difference and the way out, and nothing is trained.
+TEST_F(ResumeTest, OtherOptionsAreRefusedInOneLine) {
+  ASSERT_EQ(Run(Command("out", {"--save_steps", "6", "--max_steps", "6"})).exit_code, 0);
+  const std::string model = Read("out/model.safetensors");
+  const std::pair<Args, std::string> cases[] = {
+      {{"--max_steps", "6", "--learning_rate", "2e-3"}, "learning_rate was 0.01 and is 0.002"},
+      {{"--max_steps", "6", "--weight_decay", "0.5"}, "weight_decay was 0.0 and is 0.5"},
+      {{"--max_steps", "6", "--freeze_layers", "embeddings"},
+       "freeze_layers was not set and is embeddings"},
+      {{}, "number of steps was 6 and is 12"}};
+  for (const auto& [more, difference] : cases) {
+    Args args = Command("out", more);
+    args.push_back("--resume_from_checkpoint");
+    const RunResult run = Run(args);
+    EXPECT_EQ(run.exit_code, 2) << run.out;
+    EXPECT_EQ(run.err, "error: " + Path("out") + "/checkpoint-6: " + difference +
+                           "\nhint: go on with the data and options of the checkpoint, or set "
+                           "--resume_anyway\n");
+    EXPECT_EQ(Read("out/model.safetensors"), model);
+  }
+  Args args = Command("out", {"--learning_rate", "2e-3", "--resume_from_checkpoint"});
+  args.push_back("--resume_anyway");
+  const RunResult run = Run(args);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_TRUE(Contains(run.out, "resumed anyway: learning_rate was 0.01 and is 0.002\n"))
+      << run.out;
+}
+
 // The example is killed twice, and goes on with the bits of one that never was.
 TEST_F(ResumeTest, TheExampleLoopGoesOnAfterKills) {
   ASSERT_EQ(Run(Command("start", {})).exit_code, 0);
