@@ -3,6 +3,8 @@
 #include <omp.h>
 
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "lathe/apps/options/idle_options.h"
 #include "lathe/core/base/gemm_options.h"
@@ -14,10 +16,28 @@
 namespace lathe {
 namespace {
 
+constexpr size_t kWidth = 12;                  // of a name and the spaces behind it
+constexpr size_t kColumnOfValue = 2 + kWidth;  // where values begin
+
+std::string Row(const std::string& name, const std::string& value) {
+  return "  " + name + std::string(name.size() < kWidth ? kWidth - name.size() : 1, ' ') + value;
+}
+
 void PrintRow(std::ostream& out, const std::string& name, const std::string& value) {
-  constexpr size_t kWidth = 12;
-  out << "  " << name << std::string(name.size() < kWidth ? kWidth - name.size() : 1, ' ') << value
-      << '\n';
+  out << Row(name, value) << '\n';
+}
+
+// Prints the kind of labels and the first names. A narrow terminal gets several lines.
+void PrintLabels(std::ostream& out, const Task& task) {
+  std::string kind = ProblemType(task.labels.kind());
+  if (task.labels.kind() == LabelKind::kRegression) return PrintRow(out, "labels", kind);
+  constexpr size_t kMostNames = 10;
+  std::vector<std::string> parts = {
+      Row("labels", kind + ", " + std::to_string(task.labels.num_labels()) + ":")};
+  for (size_t i = 0; i < task.label_names.size() && i < kMostNames; ++i)
+    parts.push_back(task.label_names[i]);
+  if (task.label_names.size() > kMostNames) parts.push_back("...");
+  out << FoldedLine(parts, " ", kColumnOfValue, ColumnsOfOutput()) << '\n';
 }
 
 void PrintData(std::ostream& out, const std::string& name, const TaskData& data,
@@ -37,17 +57,10 @@ void PrintData(std::ostream& out, const std::string& name, const TaskData& data,
 
 void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Task& task,
                   const Trainer* trainer, int num_processes, Device device) {
-  std::string labels = ProblemType(task.labels.kind());
-  if (task.labels.kind() != LabelKind::kRegression) {
-    labels += ", " + std::to_string(task.labels.num_labels()) + ":";
-    for (size_t i = 0; i < task.label_names.size() && i < 10; ++i)
-      labels += " " + task.label_names[i];
-    if (task.label_names.size() > 10) labels += " ...";
-  }
   PrintRow(out, "model",
            task.model->config().model_type() + ", " + FormatCount(task.model->NumParameters()) +
                " parameters");
-  PrintRow(out, "labels", labels);
+  PrintLabels(out, task);
   const TextColumns& columns = task.text_columns;
   PrintRow(out, "texts", columns.first + (columns.second.empty() ? "" : " and " + columns.second));
   PrintData(out, "train", task.train, task.max_length);

@@ -1,5 +1,7 @@
-// The curve of losses below the progress bar of `finetune`, on a terminal and elsewhere.
+// What `finetune` shows on a terminal and elsewhere: the curve of losses below the progress bar,
+// and long lines.
 #include <filesystem>
+#include <regex>
 
 #include "lathe/apps/testing/cli_testing.h"
 
@@ -37,6 +39,29 @@ TEST_F(CliLossCurveTest, ChangesNothingElsewhere) {
   EXPECT_EQ(run.out.find('\x1b'), std::string::npos) << run.out;
   EXPECT_EQ(run.out.find("│"), std::string::npos) << run.out;
   EXPECT_EQ(Read("out/model.safetensors"), model);
+}
+
+TEST_F(CliLossCurveTest, LongLinesAreFoldedOnATerminalAlone) {
+  if (!std::filesystem::exists(kScript)) GTEST_SKIP() << "there is no " << kScript;
+  const std::vector<std::string> options = {"--num_threads",   "1",     "--max_steps",  "2",
+                                            "--eval_strategy", "steps", "--eval_steps", "2"};
+  std::string command = "stty cols 60; apps/finetune/finetune";
+  for (const std::string& arg : TrainingArgs("out", options)) command += " '" + arg + "'";
+  const RunResult run = RunProgram(kScript, {"-qefc", command, "/dev/null"});
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  const std::string metric = "  eval_[a-z_0-9]+ -?[0-9.]+";
+  EXPECT_TRUE(std::regex_search(
+      run.out, std::regex("eval at step 2(" + metric + ")+\r\n  (" + metric + ")+\r\n")))
+      << run.out;
+  EXPECT_TRUE(std::regex_search(
+      run.out, std::regex("  labels      single_label_classification, 2: negative\r\n"
+                          " {14}positive\r\n")))
+      << run.out;
+  const RunResult piped = RunProgram("finetune", TrainingArgs("piped", options));
+  ASSERT_EQ(piped.exit_code, 0) << piped.err;
+  EXPECT_TRUE(std::regex_search(piped.out, std::regex("\neval at step 2(" + metric + "){4}\n")))
+      << piped.out;
+  EXPECT_NE(piped.out.find("2: negative positive\n"), std::string::npos) << piped.out;
 }
 
 TEST_F(CliLossCurveTest, NeedsTheBar) {

@@ -2,8 +2,17 @@
 
 #include <iostream>
 #include <string>
+#include <vector>
 
 namespace lathe {
+namespace {
+
+// Returns the parts as one line, or as several if the terminal is too narrow.
+std::string LineOf(const std::vector<std::string>& parts) {
+  return FoldedLine(parts, "  ", 4, ColumnsOfOutput());
+}
+
+}  // namespace
 
 void ProgressCallback::OnTrainBegin(const TrainingArguments& arguments, const TrainerState& state,
                                     TrainerControl&) {
@@ -24,16 +33,17 @@ void ProgressCallback::OnStepEnd(const TrainingArguments&, const TrainerState& s
 void ProgressCallback::OnLog(const TrainingArguments&, const TrainerState& state, TrainerControl&,
                              const nlohmann::json& logs) {
   if (!train_ || !logs.contains("loss")) return;
-  std::string line = "step " + std::to_string(state.global_step) + "/" +
-                     std::to_string(state.max_steps) + FormatNumber("  epoch %.2f", state.epoch) +
-                     FormatNumber("  loss %.4f", logs.at("loss").get<double>()) +
-                     FormatNumber("  grad_norm %.3f", state.grad_norm) +
-                     FormatNumber("  learning_rate %.3g", logs.at("learning_rate").get<double>());
+  std::vector<std::string> parts = {
+      "step " + std::to_string(state.global_step) + "/" + std::to_string(state.max_steps),
+      FormatNumber("epoch %.2f", state.epoch),
+      FormatNumber("loss %.4f", logs.at("loss").get<double>()),
+      FormatNumber("grad_norm %.3f", state.grad_norm),
+      FormatNumber("learning_rate %.3g", logs.at("learning_rate").get<double>())};
   if (const int64_t skipped = logs.value("skipped_steps", int64_t{0}); skipped > 0) {
-    line += FormatNumber("  loss_scale %g", logs.at("loss_scale").get<double>()) +
-            "  skipped_steps " + std::to_string(skipped);
+    parts.push_back(FormatNumber("loss_scale %g", logs.at("loss_scale").get<double>()));
+    parts.push_back("skipped_steps " + std::to_string(skipped));
   }
-  train_->Print(line);
+  train_->Print(LineOf(parts));
 }
 
 void ProgressCallback::OnEncodeBegin(const TrainingArguments& arguments, const TrainerState&,
@@ -68,13 +78,13 @@ void ProgressCallback::OnEvaluate(const TrainingArguments&, const TrainerState& 
                                   TrainerControl&, const nlohmann::json& metrics) {
   if (!train_) return;
   evaluation_.reset();
-  std::string line = "eval at step " + std::to_string(state.global_step);
+  std::vector<std::string> parts = {"eval at step " + std::to_string(state.global_step)};
   for (const auto& [name, value] : metrics.items()) {
     if (name.ends_with("_second") || name.ends_with("runtime") || name.ends_with("samples"))
       continue;
-    line += "  " + name + FormatNumber(" %.4f", value.get<double>());
+    parts.push_back(name + FormatNumber(" %.4f", value.get<double>()));
   }
-  train_->Print(line);
+  train_->Print(LineOf(parts));
 }
 
 void ProgressCallback::OnCheckpoint(const TrainingArguments&, const TrainerState&, TrainerControl&,

@@ -44,7 +44,37 @@ bool LocaleIsUtf8() {
   return false;
 }
 
+// Returns how many columns UTF-8 takes if each character takes one.
+size_t WidthOf(const std::string& text) {
+  const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+  return static_cast<size_t>(std::ranges::count_if(text, begins));
+}
+
 }  // namespace
+
+int ColumnsOfOutput() {
+  return isatty(STDOUT_FILENO) && isatty(STDERR_FILENO) ? SizeOfTerminal().columns : 0;
+}
+
+std::string FoldedLine(const std::vector<std::string>& parts, const std::string& separator,
+                       size_t indent, int columns) {
+  std::string text;
+  size_t column = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t width = WidthOf(parts[i]);
+    if (i > 0 && columns > 0 &&
+        column + WidthOf(separator) + width > static_cast<size_t>(columns)) {
+      text += '\n' + std::string(indent, ' ');
+      column = indent;
+    } else if (i > 0) {
+      text += separator;
+      column += WidthOf(separator);
+    }
+    text += parts[i];
+    column += width;
+  }
+  return text;
+}
 
 std::string FormatDuration(double seconds) {
   const int64_t s = std::llround(std::clamp(seconds, 0.0, 1e9));

@@ -58,6 +58,14 @@ class Progress {
   Clock::time_point start_ = Clock::now(), last_shown_ = start_;
 };
 
+// How many columns a line of standard output may have: those of the terminal that shows it. 0 if
+// standard output or standard error is no terminal, as other programs then read the lines.
+int ColumnsOfOutput();
+// Joins the parts of a line by `separator`. A part that would end behind so many columns begins a
+// further line, behind `indent` spaces. With `columns` 0 there is one line.
+std::string FoldedLine(const std::vector<std::string>& parts, const std::string& separator,
+                       size_t indent, int columns);
+
 // Returns minutes and seconds, "1:05", or hours as well, "2:03:40".
 std::string FormatDuration(double seconds);
 // Returns the number with commas: "109,483,778".

@@ -127,6 +127,17 @@ class ProgressTest : public testing::Test {
 
 constexpr Progress::Options kTrain = {.total = 200, .loss_curve = true};
 
+TEST(FoldedLine, BreaksWhereAPartNoLongerFits) {
+  const std::vector<std::string> parts = {"eval at step 3", "loss 0.5", "f1 0.25"};
+  EXPECT_EQ(FoldedLine(parts, "  ", 4, 0), "eval at step 3  loss 0.5  f1 0.25");
+  EXPECT_EQ(FoldedLine(parts, "  ", 4, 33), "eval at step 3  loss 0.5  f1 0.25");
+  EXPECT_EQ(FoldedLine(parts, "  ", 4, 32), "eval at step 3  loss 0.5\n    f1 0.25");
+  EXPECT_EQ(FoldedLine(parts, "  ", 4, 23), "eval at step 3\n    loss 0.5  f1 0.25");
+  EXPECT_EQ(FoldedLine(parts, "  ", 4, 1), "eval at step 3\n    loss 0.5\n    f1 0.25");
+  EXPECT_EQ(FoldedLine({"\u00fc\u00fc", "\u00fc"}, " ", 0, 4), "\u00fc\u00fc \u00fc");
+  EXPECT_EQ(FoldedLine({}, " ", 4, 10), "");
+}
+
 TEST_F(ProgressTest, CurveStandsBelowTheBarAndGoesWithIt) {
   Open(60, 24);
   Screen screen(60);
