@@ -1,0 +1,64 @@
+// TrainedColumns: which columns a training has read. finetune keeps them beside the model, so that
+// `lathe evaluate` and `lathe predict` read the same ones.
+//
+//   WriteFileAtomically(dir + "/" + kTrainedColumns, FormatTrainedColumns(columns));
+//   if (const auto trained = ReadTrainedColumns(dir))
+//     note = TakeTrainedColumns(*trained, table, {.label = false}, &options);
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lathe/data/datasets/text_table.h"
+#include "lathe/train/support/training_arguments.h"
+
+namespace lathe {
+
+// The file's name, in the folder of a model or a checkpoint. Transformers doesn't look at it.
+inline constexpr char kTrainedColumns[] = "data_columns.json";
+
+struct TrainedColumns {
+  std::vector<std::string> texts;  // one, or a pair; if they are joined, two or more
+  bool joined = false;             // they make one text together
+  std::string delimiter = " ";     // then it stands between them
+  std::string label;
+  // The numbers, from 1, of those columns that were given by number. So a file without a row of
+  // names is read as the training's file was.
+  std::map<std::string, size_t> numbers = {};
+
+  bool operator==(const TrainedColumns&) const = default;
+};
+
+// Returns the columns of a run. `given` has its options, `named` has them with names in place of
+// numbers (column_numbers.h), and `texts` are the columns behind the joining.
+TrainedColumns ColumnsOfRun(const DataArguments& given, const DataArguments& named,
+                            const TextColumns& texts);
+
+// Returns the contents of the file.
+std::string FormatTrainedColumns(const TrainedColumns& columns);
+// Reads them. Throws InvalidArgument, which begins with `where`, for anything that isn't of this
+// form. Keys that it doesn't know have no effect.
+TrainedColumns ParseTrainedColumns(const std::string& text, const std::string& where);
+// Returns the columns that the model's folder remembers. Returns nullopt if it has no such file.
+// Throws as ReadFile and ParseTrainedColumns do.
+std::optional<TrainedColumns> ReadTrainedColumns(const std::string& folder);
+
+// What of a command's options is still open, so that the training's columns decide.
+struct OpenColumns {
+  bool texts = true, delimiter = true, label = true;
+  bool any() const { return texts || label; }
+};
+
+// Sets the open columns of `options` to those of the training. `table` needs to have only the names
+// of the file's columns. Each column is found by its name, or else by the number that named it in
+// the training. If the file lacks texts of the training, the options name those that
+// ChooseTextColumns takes, and throws as that does; if it lacks the label, that of the options
+// stays. Returns a note for people, in one line, that says which columns are read. The label is in
+// it only if the training's is not called "label".
+std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& table,
+                               const OpenColumns& open, DataArguments* options);
+
+}  // namespace lathe
