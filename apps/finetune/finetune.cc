@@ -159,8 +159,9 @@ void FinetuneRun::CheckMetricName() const {
 }
 
 std::vector<std::shared_ptr<Callback>> FinetuneRun::MakeCallbacks() {
-  std::vector<std::shared_ptr<Callback>> callbacks = {std::make_shared<ProgressCallback>(),
-                                                      std::make_shared<StateCallback>()};
+  std::vector<std::shared_ptr<Callback>> callbacks = {
+      std::make_shared<ProgressCallback>(), std::make_shared<StateCallback>(),
+      std::make_shared<ColumnsCallback>(task_.columns)};
   if (options_.early_stopping_patience) {
     early_stopping_ = std::make_shared<EarlyStoppingCallback>(*options_.early_stopping_patience,
                                                               options_.early_stopping_threshold);

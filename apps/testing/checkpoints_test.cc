@@ -237,8 +237,9 @@ TEST_F(CheckpointsTest, EveryPrefixOfEachSmallFileIsFound) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(Path("out/checkpoint-6")))
     names.push_back(entry.path().filename());
-  for (const char* name : {"config.json", "manifest.json", "model.safetensors", "optimizer.h5",
-                           "tokenizer_config.json", "trainer_state.json", "vocab.txt"})
+  for (const char* name :
+       {"config.json", "data_columns.json", "manifest.json", "model.safetensors", "optimizer.h5",
+        "tokenizer_config.json", "trainer_state.json", "vocab.txt"})
     EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
   for (const std::string& name : names) {
     const std::string file = "out/checkpoint-6/" + name, whole = Read(file);

@@ -32,6 +32,8 @@ TEST_F(CliTest, TrainsEvaluatesAndPredicts) {
   for (const char* name : {"config.json", "model.safetensors", "vocab.txt", "all_results.json"}) {
     EXPECT_TRUE(Exists("out/" + std::string(name))) << name;
   }
+  EXPECT_EQ(ReadJson("out/data_columns.json"),
+            Json({{"text_columns", {"sentence"}}, {"label_column", "label"}}));
   const Json train = ReadJson("out/train_results.json");
   ExpectKeys(train,
              {"train_loss", "train_runtime", "train_samples_per_second", "train_steps_per_second",

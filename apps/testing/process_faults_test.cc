@@ -187,7 +187,8 @@ TEST_F(FaultTest, TheMainProcessIsKilledAsItSaves) {
       const bool killed = run.exit_code == 128 + SIGKILL;
       times_killed += killed ? 1 : 0;
       EXPECT_TRUE(killed || run.exit_code == 0) << run.err;
-      for (const char* file : {"model.safetensors", "config.json", "vocab.txt"})
+      for (const char* file :
+           {"model.safetensors", "config.json", "vocab.txt", "data_columns.json"})
         EXPECT_EQ(Read("out/" + std::string(file)), Read("untouched/" + std::string(file)))
             << file << " after " << delay << " ms\n"
             << run.err;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lathe/core/base/file.h"
+#include "lathe/train/callbacks/columns_callback.h"
 #include "lathe/train/callbacks/progress_callback.h"
 #include "lathe/train/callbacks/report_callback.h"
 #include "lathe/train/callbacks/state_callback.h"
@@ -121,6 +122,20 @@ TEST(StateCallback, WritesTheStateBesideTheModel) {
   EXPECT_EQ(saved.at("global_step"), 3);
   EXPECT_EQ(saved.at("best_metric"), 0.75);
   EXPECT_EQ(saved.at("log_history"), Json({{{"epoch", 1.5}, {"loss", 0.5}, {"step", 3}}}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 1);  // no temporary file is left
+  EXPECT_FALSE(callback.SetsControl());
+  fs::remove_all(dir);
+}
+
+TEST(ColumnsCallback, WritesTheColumnsBesideTheModel) {
+  namespace fs = std::filesystem;
+  const std::string dir = testing::TempDir() + "/columns_test_" + std::to_string(getpid());
+  fs::create_directories(dir);
+  const TrainedColumns columns{.texts = {"a", "b"}, .label = "stars"};
+  TrainerControl control;
+  ColumnsCallback callback(columns);
+  callback.OnSave({}, {}, control, dir);
+  EXPECT_EQ(ReadTrainedColumns(dir), columns);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 1);  // no temporary file is left
   EXPECT_FALSE(callback.SetsControl());
   fs::remove_all(dir);

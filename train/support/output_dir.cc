@@ -48,6 +48,7 @@ constexpr std::string_view kModelFiles[] = {"tokenizer.json",
                                             "model.safetensors.index.json",
                                             "pytorch_model.bin",
                                             "config.json",
+                                            "data_columns.json",
                                             "train_results.json",
                                             "eval_results.json",
                                             "eval_report.json",
@@ -58,9 +59,9 @@ constexpr std::string_view kModelFiles[] = {"tokenizer.json",
                                             "trainer_state.json"};
 
 constexpr std::string_view kWrittenFiles[] = {
-    "model.safetensors",   "config.json",      "trainer_state.json", "train_results.json",
-    "eval_results.json",   "eval_report.json", "eval_errors.tsv",    "all_results.json",
-    "predict_results.tsv", "report.html"};
+    "model.safetensors",  "config.json",         "data_columns.json", "trainer_state.json",
+    "train_results.json", "eval_results.json",   "eval_report.json",  "eval_errors.tsv",
+    "all_results.json",   "predict_results.tsv", "report.html"};
 
 void CheckNoFolder(const std::string& path) {
   if (!fs::is_directory(path)) return;

@@ -44,6 +44,7 @@ DataLoading::DataLoading(Task& task, const PretrainedConfig& config,
                          const FinetuneArguments& options, std::function<void()> load_tokenizer)
     : task_(task),
       config_(config),
+      given_(options),
       options_(options),
       load_tokenizer_(std::move(load_tokenizer)),
       train_{.split = TrainingSplit(options), .data = &task.train},
@@ -212,6 +213,7 @@ void DataLoading::Tokenize() {
   task_.text_columns =
       first.cache != nullptr ? first.cache->columns() : ChooseColumns(first.tables, options_);
   CheckColumns(task_, NameOfFiles(first.split.files), options_);
+  task_.columns = ColumnsOfRun(given_, options_, task_.text_columns);
   DivideTrainingRows();
   const bool is_auto = task_.max_length == 0;
   if (is_auto) task_.max_length = LongestText(*task_.tokenizer, *task_.model);

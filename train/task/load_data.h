@@ -61,7 +61,8 @@ class DataLoading {
 
   Task& task_;
   const PretrainedConfig& config_;
-  FinetuneArguments options_;  // with names of columns in place of numbers
+  const FinetuneArguments given_;  // as its caller has them
+  FinetuneArguments options_;      // with names of columns in place of numbers
   std::function<void()> load_tokenizer_;
   Part train_, validation_, test_;
   std::optional<ValidationRule> rule_;  // if the training data are divided

@@ -93,6 +93,7 @@ SharedTask::SharedTask(const Task& task) : fd_(memfd_create("lathe task", MFD_CL
                                {"names", task.labels.names()},
                                {"first", task.text_columns.first},
                                {"second", task.text_columns.second},
+                               {"columns", FormatTrainedColumns(task.columns)},
                                {"max_length", task.max_length},
                                {"tokenizer_digests", task.tokenizer_digests},
                                {"train", Describe(task.train)},
@@ -130,6 +131,7 @@ void ReadSharedTask(const std::string& path, Task& task) {
   const nlohmann::json json = nlohmann::json::parse(header);
   task.labels = MakeLabelSet(static_cast<LabelKind>(json.at("kind").get<int>()), json.at("names"));
   task.text_columns = {json.at("first"), json.at("second")};
+  task.columns = ParseTrainedColumns(json.at("columns"), path);
   task.max_length = json.at("max_length");
   task.tokenizer_digests = json.at("tokenizer_digests");
   task.train = ReadData(json.at("train"), fd, path);

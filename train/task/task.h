@@ -13,6 +13,7 @@
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/train/rows/source_rows.h"
+#include "lathe/train/rows/trained_columns.h"
 #include "lathe/train/support/training_arguments.h"
 
 namespace lathe {
@@ -26,6 +27,7 @@ struct TaskData {
 struct Task {
   FinetuneArguments options;  // as given, but with folders in place of the names of models
   TextColumns text_columns;
+  TrainedColumns columns;  // text_columns and the label, as later commands need them
   LabelSet labels = LabelSet::Regression();
   std::vector<std::string> label_names;  // as the model has them; LABEL_0 for regression
   std::shared_ptr<Tokenizer> tokenizer;
