@@ -24,8 +24,11 @@
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/evaluation_results.h"
+#include "lathe/train/rows/column_numbers.h"
+#include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/read_table.h"
 #include "lathe/train/rows/text_columns.h"
+#include "lathe/train/rows/trained_columns.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/task/task.h"
 #include "lathe/train/trainer.h"
@@ -48,6 +51,7 @@ struct EvaluateCommand : InferenceOptions {
   std::string model, file, output, errors;
   DataArguments data;  // the columns of texts
   std::string label_column = "label";
+  OpenColumns open;  // what no option says about columns
   bool help = false;
   std::string help_text;
 };
@@ -55,17 +59,22 @@ struct EvaluateCommand : InferenceOptions {
 void AddFlags(FlagTable& flags, EvaluateCommand& o) {
   flags.Group("Options");
   flags.Add("text_columns", &o.data.text_columns,
-            "one or two columns of text (default: sentence1,sentence2 if there are such columns, "
-            "else the first one or two that are not the label)");
+            "one or two columns of text, by name or number (default: those of the training if the "
+            "file has them; else sentence1,sentence2, or else the first one or two that are not "
+            "the label)");
   flags.Add("text_column_names", &o.data.text_column_names,
-            "in place of --text_columns: any number of columns that make one text together, "
-            "in this order");
+            "in place of --text_columns: any number of columns, by name or number, that make one "
+            "text together, in this order");
   flags
       .Add("text_column_delimiter", &o.data.text_column_delimiter,
            "what stands between the texts of --text_column_names")
       .ValueName("TEXT")
       .default_value = "a space";
-  flags.Add("label_column", &o.label_column, "column of the labels");
+  flags
+      .Add("label_column", &o.label_column,
+           "column of the labels, by name or number (default: that of the training if the file "
+           "has it, else label)")
+      .default_value = "";
   flags
       .Add("output", &o.output,
            "write the results to this file, as JSON in the form of finetune's eval_report.json")
@@ -91,6 +100,9 @@ EvaluateCommand ParseCommand(const std::vector<std::string>& args) {
   if (given.size() < 2) throw InvalidArgument("FILE is missing", kHint);
   if (given.size() > 2) throw InvalidArgument("unexpected argument \"" + given[2] + "\"", kHint);
   CheckTextColumns(o.data);
+  o.open = {.texts = o.data.text_columns.empty() && o.data.text_column_names.empty(),
+            .delimiter = !flags.given("text_column_delimiter"),
+            .label = !flags.given("label_column")};
   ReadPrecision(flags, &o);
   o.model = given[0];
   o.file = given[1];
@@ -137,6 +149,17 @@ FinetuneArguments ArgumentsOf(const EvaluateCommand& o) {
   return arguments;
 }
 
+// Sets the columns that no option names to those of the training. Returns a note on the columns, or
+// "" if the model's folder doesn't remember any.
+std::string TakeColumnsOfTraining(const EvaluateCommand& o, FinetuneArguments& arguments) {
+  if (!o.open.any()) return "";
+  const std::optional<TrainedColumns> trained = ReadTrainedColumns(o.model);
+  if (!trained) return "";
+  const auto beginning = BeginningOf(ValidationSplit(arguments), arguments);
+  if (beginning) return TakeTrainedColumns(*trained, *beginning, o.open, &arguments);
+  return o.file + " can be read only once, so the columns of the training are not sought in it";
+}
+
 Evaluation EvaluateTask(const Task& task, const EvaluateCommand& o, Accelerator& accelerator) {
   std::optional<Progress> progress;
   const auto show = [&](int64_t num_batches) {
@@ -176,7 +199,8 @@ void EvaluateModel(const EvaluateCommand& o) {
   CheckOutput(o.output, "--output");
   CheckOutput(o.errors, "--errors");
   if (o.num_threads > 0) omp_set_num_threads(static_cast<int>(o.num_threads));
-  const FinetuneArguments arguments = ArgumentsOf(o);
+  FinetuneArguments arguments = ArgumentsOf(o);
+  const std::string note = TakeColumnsOfTraining(o, arguments);
   Accelerator accelerator(AcceleratorOptionsOf(arguments));
   Task task = LoadTask(arguments, accelerator);
   CheckTrained(*task.model, o.model);
@@ -184,6 +208,7 @@ void EvaluateModel(const EvaluateCommand& o) {
     throw InvalidArgument("--errors is for classifiers, and " + o.model + " predicts scores",
                           "leave --errors out");
   }
+  if (!note.empty() && accelerator.is_main_process()) std::cerr << "note: " << note << std::endl;
   accelerator.Prepare(*task.model);
   const Evaluation evaluation = EvaluateTask(task, o, accelerator);
   if (!accelerator.is_main_process()) return;

@@ -22,6 +22,7 @@
 #include "lathe/data/datasets/text_table_reader.h"
 #include "lathe/train/rows/read_table.h"
 #include "lathe/train/rows/text_columns.h"
+#include "lathe/train/rows/trained_columns.h"
 
 namespace lathe {
 namespace {
@@ -44,6 +45,7 @@ struct PredictOptions : InferenceOptions {
   bool all_scores = false, pairs = false, help = false;
   std::string file, output;
   DataArguments data;  // the columns of texts
+  OpenColumns open;    // what no option says about columns
   std::string help_text;
 };
 
@@ -83,8 +85,8 @@ void AddPredictFlags(FlagTable& flags, PredictOptions& o) {
       .ValueName("FILE");
   flags.Add(
       "text_columns", &o.data.text_columns,
-      "with --file, the one or two columns of text (default: sentence1,sentence2 if there are "
-      "such columns, else the first one or two other than \"label\")");
+      "with --file, the one or two columns of text (default: those of the training if the file "
+      "has them; else sentence1,sentence2, or else the first one or two other than \"label\")");
   flags.Add(
       "text_column_names", &o.data.text_column_names,
       "with --file, in place of --text_columns: any number of columns that make one text together, "
@@ -115,6 +117,9 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
     throw InvalidArgument("MODEL_DIR is missing",
                           "usage: lathe predict MODEL_DIR [TEXT...] [options]");
   }
+  o.open = {.texts = o.data.text_columns.empty() && o.data.text_column_names.empty(),
+            .delimiter = !flags.given("text_column_delimiter"),
+            .label = false};
   ReadPrecision(flags, &o);
   o.model_dir = o.texts.front();
   o.texts.erase(o.texts.begin());
@@ -188,6 +193,31 @@ void PredictRows(TextTableReader& reader, TextTable block, const TextColumns& co
   }
 }
 
+// The columns of a file that hold its texts.
+struct TextPlaces {
+  TextColumns columns;  // unless columns are joined
+  JoinedColumns join;
+  std::string note = {};  // for people; may be empty
+};
+
+// Finds the columns in the first block of the file. Throws if they aren't there.
+TextPlaces FindTexts(const TextTable& block, const PredictOptions& options) {
+  DataArguments data = options.data;
+  TextPlaces places;
+  if (options.open.any()) {
+    if (const auto trained = ReadTrainedColumns(options.model_dir))
+      places.note = TakeTrainedColumns(*trained, block, options.open, &data);
+  }
+  places.join = ColumnsToJoin(data);
+  if (!places.join.names.empty()) {
+    JoinedTexts(block, places.join);
+    return places;
+  }
+  places.columns = ChooseTextColumns(block, data.text_columns);
+  if (places.note.empty()) places.note = NoteOnTextColumns(places.columns, data);
+  return places;
+}
+
 void PredictFile(const PredictOptions& options) {
   CheckNoFolder(options.file, "--file");
   const InvalidUtf8 invalid =
@@ -195,18 +225,15 @@ void PredictFile(const PredictOptions& options) {
   if (!options.output.empty()) PredictionRows::CheckPaths(options.file, options.output);
   TextTableReader reader(options.file, invalid);
   const TextTable block = reader.Next();
-  const JoinedColumns join = ColumnsToJoin(options.data);
-  TextColumns columns;
-  if (join.names.empty()) {
-    columns = ChooseTextColumns(block, options.data.text_columns);
-    const std::string note = NoteOnTextColumns(columns, options.data);
-    if (!note.empty()) std::cerr << "note: " << note << std::endl;
-  } else {
-    JoinedTexts(block, join);  // throws before the model is loaded
-  }
-  Predictor predictor(PredictorOptionsOf(options, !columns.second.empty()));
+  const TextPlaces places = FindTexts(block, options);  // before the model is loaded
+  Predictor predictor(PredictorOptionsOf(options, !places.columns.second.empty()));
+  // Once nothing but the rows can be wrong.
+  const auto note = [&] {
+    if (!places.note.empty()) std::cerr << "note: " << places.note << std::endl;
+  };
   if (options.output.empty()) {
-    PredictRows(reader, block, columns, join, options.batch_size, predictor,
+    note();
+    PredictRows(reader, block, places.columns, places.join, options.batch_size, predictor,
                 [&](const TextTable&, int64_t, const std::vector<Prediction>& predictions) {
                   Print(predictor, predictions, options.all_scores);
                 });
@@ -217,8 +244,9 @@ void PredictFile(const PredictOptions& options) {
       {.kind = predictor.kind(), .names = predictor.names(), .all_scores = options.all_scores});
   WriteFileAtomically(options.output, [&](const std::string& temporary) {
     rows.Open(temporary, block);
+    note();
     PredictRows(
-        reader, block, columns, join, options.batch_size, predictor,
+        reader, block, places.columns, places.join, options.batch_size, predictor,
         [&](const TextTable& of, int64_t first, const std::vector<Prediction>& predictions) {
           rows.Write(of, first, predictions);
         });

@@ -150,8 +150,9 @@ TEST_F(PredictFilesTest, ABadRowLeavesTheOldOutput) {
   ExpectError(run, "in.csv:4: invalid UTF-8");
   EXPECT_NE(run.err.find("--invalid_utf8 replace"), std::string::npos) << run.err;
   Write("in.csv", "sentence\ngood\n" + std::string(8 << 20, ' ') + "\nbad,one column more\n");
-  ExpectError(Predict({"--file", Path("in.csv"), "--output", Path("x.csv")}),
-              "in.csv:4: expected 1 column (sentence) but got 2");
+  ExpectError(
+      Predict({"--file", Path("in.csv"), "--text_columns", "sentence", "--output", Path("x.csv")}),
+      "in.csv:4: expected 1 column (sentence) but got 2");
   Write("in.csv", "sentence\ngood\nbad\n");
   ExpectError(
       Predict({"--file", Path("in.csv"), "--output", Path("x.csv")}, {.max_file_bytes = 20}),

@@ -151,6 +151,9 @@ TEST_F(TextColumnsTest, PredictAndEvaluateJoinThemToo) {
   EXPECT_EQ(run_lathe({"predict", Path("out"), "--file", Path("test.csv")}, ColumnOptions()),
             run_lathe({"predict", Path("out"), "--file", Path("joined_test.csv")},
                       {"--text_columns", "sentence"}));
+  // The model's folder remembers them.
+  EXPECT_EQ(run_lathe({"predict", Path("out"), "--file", Path("test.csv")}, {}),
+            run_lathe({"predict", Path("out"), "--file", Path("test.csv")}, ColumnOptions()));
   // The rows come back with their own columns.
   run_lathe({"predict", Path("out"), "--file", Path("test.csv"), "--output", Path("done.csv")},
             ColumnOptions());

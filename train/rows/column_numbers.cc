@@ -22,23 +22,6 @@ std::optional<size_t> NumberIn(const std::string& text) {
   return number;
 }
 
-// Returns the columns' names and no rows that matter.
-TextTable BeginningOf(const DataSplit& split, const FinetuneArguments& options) {
-  constexpr int64_t kBytes = 1 << 16;
-  const std::string& path = split.files.at(0);
-  CheckNoFolder(path, split.option);
-  std::error_code code;
-  if (std::filesystem::exists(path, code) && !std::filesystem::is_regular_file(path, code)) {
-    throw InvalidArgument(path + ": columns have numbers only in a file that can be read twice",
-                          "give the columns by name");
-  }
-  try {
-    return TextTableReader(path, OnInvalidUtf8(options), kBytes).Next();
-  } catch (const Error& e) {
-    throw WithFlagHint(e, split.option);
-  }
-}
-
 void Replace(std::string& name, const std::string& option, const TextTable& table) {
   const std::optional<size_t> number = NumberIn(name);
   if (!number || table.has(name)) return;
@@ -64,6 +47,20 @@ void ReplaceAll(std::vector<std::string>& names, const std::string& option,
 
 }  // namespace
 
+std::optional<TextTable> BeginningOf(const DataSplit& split, const FinetuneArguments& options) {
+  constexpr int64_t kBytes = 1 << 16;
+  const std::string& path = split.files.at(0);
+  CheckNoFolder(path, split.option);
+  std::error_code code;
+  if (std::filesystem::exists(path, code) && !std::filesystem::is_regular_file(path, code))
+    return std::nullopt;
+  try {
+    return TextTableReader(path, OnInvalidUtf8(options), kBytes).Next();
+  } catch (const Error& e) {
+    throw WithFlagHint(e, split.option);
+  }
+}
+
 FinetuneArguments WithColumnNames(FinetuneArguments options, const DataSplit& split) {
   const auto is_number = [](const std::string& name) { return NumberIn(name).has_value(); };
   if (!is_number(options.label_column) && !is_number(options.sample_weight_column) &&
@@ -71,11 +68,16 @@ FinetuneArguments WithColumnNames(FinetuneArguments options, const DataSplit& sp
       std::ranges::none_of(options.text_column_names, is_number)) {
     return options;
   }
-  const TextTable table = BeginningOf(split, options);
-  Replace(options.label_column, OptionName("label_column"), table);
-  Replace(options.sample_weight_column, OptionName("sample_weight_column"), table);
-  ReplaceAll(options.text_columns, OptionName("text_columns"), table);
-  ReplaceAll(options.text_column_names, OptionName("text_column_names"), table);
+  const std::optional<TextTable> table = BeginningOf(split, options);
+  if (!table) {
+    throw InvalidArgument(
+        split.files[0] + ": columns have numbers only in a file that can be read twice",
+        "give the columns by name");
+  }
+  Replace(options.label_column, OptionName("label_column"), *table);
+  Replace(options.sample_weight_column, OptionName("sample_weight_column"), *table);
+  ReplaceAll(options.text_columns, OptionName("text_columns"), *table);
+  ReplaceAll(options.text_column_names, OptionName("text_column_names"), *table);
   return options;
 }
 
