@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <iostream>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -19,7 +21,10 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/hub/resolve_checkpoint.h"
-#include "lathe/data/datasets/text_table_reader.h"
+#include "lathe/data/datasets/text_table.h"
+#include "lathe/train/rows/column_numbers.h"
+#include "lathe/train/rows/data_files.h"
+#include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/read_table.h"
 #include "lathe/train/rows/text_columns.h"
 #include "lathe/train/rows/trained_columns.h"
@@ -43,7 +48,8 @@ struct PredictOptions : InferenceOptions {
   std::string model_dir;
   std::vector<std::string> texts;
   bool all_scores = false, pairs = false, help = false;
-  std::string file, output;
+  std::vector<std::string> files;  // or patterns
+  std::string output;
   DataArguments data;  // the columns of texts
   OpenColumns open;    // what no option says about columns
   std::string help_text;
@@ -51,14 +57,14 @@ struct PredictOptions : InferenceOptions {
 
 // Throws unless the texts come from one place.
 void CheckSource(const PredictOptions& o) {
-  if (o.file.empty()) {
+  if (o.files.empty()) {
     for (const auto& [given, name] :
          {std::pair(!o.data.text_columns.empty(), "--text_columns"),
           std::pair(!o.data.text_column_names.empty(), "--text_column_names"),
           std::pair(!o.output.empty(), "--output")}) {
       if (given) {
         throw InvalidArgument(std::string(name) + " needs --file",
-                              "name the file whose rows are to be predicted");
+                              "name the files whose rows are to be predicted");
       }
     }
     return;
@@ -80,17 +86,20 @@ void AddPredictFlags(FlagTable& flags, PredictOptions& o) {
   flags.Add("all_scores", &o.all_scores,
             "print the scores of all labels, not only of those that are predicted");
   flags
-      .Add("file", &o.file,
-           "predict the rows of a .csv, .tsv, .json or .jsonl file with named columns")
-      .ValueName("FILE");
+      .Add("file", &o.files,
+           "predict the rows of a .csv, .tsv, .json or .jsonl file with named columns, or of "
+           "several: a.csv b.csv, a.csv,b.csv or 'data/*.csv'")
+      .ValueName("FILE")
+      .KeepCommas();
   flags.Add(
       "text_columns", &o.data.text_columns,
-      "with --file, the one or two columns of text (default: those of the training if the file "
+      "with --file, the one or two columns of text, by name or number (default: those of the "
+      "training if the file "
       "has them; else sentence1,sentence2, or else the first one or two other than \"label\")");
-  flags.Add(
-      "text_column_names", &o.data.text_column_names,
-      "with --file, in place of --text_columns: any number of columns that make one text together, "
-      "in this order");
+  flags.Add("text_column_names", &o.data.text_column_names,
+            "with --file, in place of --text_columns: any number of columns, by name or number, "
+            "that make "
+            "one text together, in this order");
   flags
       .Add("text_column_delimiter", &o.data.text_column_delimiter,
            "what stands between the texts of --text_column_names")
@@ -99,11 +108,20 @@ void AddPredictFlags(FlagTable& flags, PredictOptions& o) {
   flags
       .Add("output", &o.output,
            "with --file, write its rows with predictions to this file, in the same format, and "
-           "print nothing")
+           "print nothing; several files become one")
       .ValueName("FILE");
   flags.Add("pairs", &o.pairs, "each line or TEXT holds two texts with a tab between them");
   AddInferenceFlags(flags, &o);
   flags.Add("help", &o.help, "show this text");
+}
+
+// As --file takes several names, it takes the model's folder, too, in `--file data.csv MODEL_DIR`.
+void TakeModelFromFiles(PredictOptions& o) {
+  if (!o.texts.empty() || o.files.size() < 2) return;
+  const std::string format = TableFormat(o.files.back());
+  if (format == ".csv" || format == ".tsv" || format == ".json" || format == ".jsonl") return;
+  o.texts.push_back(o.files.back());
+  o.files.pop_back();
 }
 
 PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
@@ -113,6 +131,7 @@ PredictOptions ParsePredictOptions(const std::vector<std::string>& args) {
   o.help_text = flags.Help();
   o.texts = flags.Parse(args);
   if (o.help) return o;
+  TakeModelFromFiles(o);
   if (o.texts.empty()) {
     throw InvalidArgument("MODEL_DIR is missing",
                           "usage: lathe predict MODEL_DIR [TEXT...] [options]");
@@ -168,119 +187,143 @@ void PredictTexts(const PredictOptions& options) {
   answer();
 }
 
-// Calls `use` with the predictions of each batch of rows: the block that they lie in, the first
-// row, and the predictions. `block` is the first block of the reader. The file's own columns stay
-// as they are, so joined texts are in no column.
-template <typename Use>
-void PredictRows(TextTableReader& reader, TextTable block, const TextColumns& columns,
-                 const JoinedColumns& join, int64_t batch_size, Predictor& predictor, Use use) {
-  for (; block.rows() > 0; block = reader.Next()) {
-    std::vector<std::string> joined;
-    if (!join.names.empty()) joined = JoinedTexts(block, join);
-    const std::vector<std::string>& first =
-        join.names.empty() ? block.column(columns.first) : joined;
-    const std::vector<std::string>* second =
-        columns.second.empty() ? nullptr : &block.column(columns.second);
-    for (int64_t begin = 0; begin < block.rows(); begin += batch_size) {
-      for (int64_t row = begin; row < std::min(begin + batch_size, block.rows()); ++row) {
-        const auto place = static_cast<size_t>(row);
-        TextPair pair{.first = first[place]};
-        if (second != nullptr) pair.second = (*second)[place];
-        predictor.Add(pair, block.Where(row));
-      }
-      use(block, begin, predictor.Compute());
-    }
-  }
-}
+// Predicts the rows of files, block by block.
+class FilePrediction {
+ public:
+  // Keeps a reference to the options.
+  explicit FilePrediction(const PredictOptions& options)
+      : options_(options),
+        split_{.name = "data", .flag = "--file", .files = DataFiles(options.files, "--file")} {}
 
-// The columns of a file that hold its texts.
-struct TextPlaces {
-  TextColumns columns;  // unless columns are joined
-  JoinedColumns join;
-  std::string note = {};  // for people; may be empty
+  const std::vector<std::string>& files() const { return split_.files; }
+  const Predictor& predictor() const { return *predictor_; }
+
+  // Calls `begin` with the first block once the model is loaded. Then calls `use` with the
+  // predictions of each batch of rows: the block that they lie in, the first row, and the
+  // predictions.
+  void Run(const std::function<void(const TextTable& block)>& begin,
+           const std::function<void(const TextTable& block, int64_t first,
+                                    const std::vector<Prediction>& predictions)>& use);
+
+ private:
+  // Finds the columns of texts in the first block. Throws if they aren't there. Returns a note for
+  // people, which may be empty.
+  std::string FindTexts(const TextTable& block);
+
+  const PredictOptions& options_;
+  DataSplit split_;
+  TextColumns columns_;  // unless columns are joined
+  JoinedColumns join_;
+  std::optional<Predictor> predictor_;
 };
 
-// Finds the columns in the first block of the file. Throws if they aren't there.
-TextPlaces FindTexts(const TextTable& block, const PredictOptions& options) {
-  DataArguments data = options.data;
-  TextPlaces places;
-  if (options.open.any()) {
-    if (const auto trained = ReadTrainedColumns(options.model_dir))
-      places.note = TakeTrainedColumns(*trained, block, options.open, &data);
+std::string FilePrediction::FindTexts(const TextTable& block) {
+  FinetuneArguments arguments;
+  static_cast<DataArguments&>(arguments) = options_.data;
+  std::string note;
+  if (options_.open.any()) {
+    if (const auto trained = ReadTrainedColumns(options_.model_dir))
+      note = TakeTrainedColumns(*trained, block, options_.open, &arguments);
   }
-  places.join = ColumnsToJoin(data);
-  if (!places.join.names.empty()) {
-    JoinedTexts(block, places.join);
-    return places;
+  arguments = WithColumnNames(std::move(arguments), block);
+  join_ = ColumnsToJoin(arguments);
+  if (!join_.names.empty()) {
+    JoinedTexts(block, join_);
+    return note;
   }
-  places.columns = ChooseTextColumns(block, data.text_columns);
-  if (places.note.empty()) places.note = NoteOnTextColumns(places.columns, data);
-  return places;
+  columns_ = ChooseTextColumns(block, arguments.text_columns);
+  return note.empty() ? NoteOnTextColumns(columns_, arguments) : note;
 }
 
-void PredictFile(const PredictOptions& options) {
-  CheckNoFolder(options.file, "--file");
-  const InvalidUtf8 invalid =
-      options.invalid_utf8 == "replace" ? InvalidUtf8::kReplace : InvalidUtf8::kError;
-  if (!options.output.empty()) PredictionRows::CheckPaths(options.file, options.output);
-  TextTableReader reader(options.file, invalid);
-  const TextTable block = reader.Next();
-  const TextPlaces places = FindTexts(block, options);  // before the model is loaded
-  Predictor predictor(PredictorOptionsOf(options, !places.columns.second.empty()));
-  // Once nothing but the rows can be wrong.
-  const auto note = [&] {
-    if (!places.note.empty()) std::cerr << "note: " << places.note << std::endl;
-  };
+void FilePrediction::Run(
+    const std::function<void(const TextTable&)>& begin,
+    const std::function<void(const TextTable&, int64_t, const std::vector<Prediction>&)>& use) {
+  for (const std::string& file : files()) CheckNoFolder(file, split_.flag);
+  FinetuneArguments reading;  // joins no columns, since the file's own ones stay as they are
+  reading.invalid_utf8 = options_.invalid_utf8;
+  ForEachBlock(split_, reading, [&](const TextTable& block, size_t) {
+    if (!predictor_) {
+      const std::string note = FindTexts(block);  // before the model is loaded
+      predictor_.emplace(PredictorOptionsOf(options_, !columns_.second.empty()));
+      begin(block);
+      // Nothing but the rows can be wrong now.
+      if (!note.empty()) std::cerr << "note: " << note << std::endl;
+    }
+    const std::vector<std::string> joined =
+        join_.names.empty() ? std::vector<std::string>() : JoinedTexts(block, join_);
+    const std::vector<std::string>& texts =
+        join_.names.empty() ? block.column(columns_.first) : joined;
+    const std::vector<std::string>* second =
+        columns_.second.empty() ? nullptr : &block.column(columns_.second);
+    for (int64_t first = 0; first < block.rows(); first += options_.batch_size) {
+      for (int64_t row = first; row < std::min(first + options_.batch_size, block.rows()); ++row) {
+        const auto place = static_cast<size_t>(row);
+        TextPair pair{.first = texts[place]};
+        if (second != nullptr) pair.second = (*second)[place];
+        predictor_->Add(pair, block.Where(row));
+      }
+      use(block, first, predictor_->Compute());
+    }
+  });
+}
+
+void PredictFiles(const PredictOptions& options, FilePrediction& work) {
   if (options.output.empty()) {
-    note();
-    PredictRows(reader, block, places.columns, places.join, options.batch_size, predictor,
-                [&](const TextTable&, int64_t, const std::vector<Prediction>& predictions) {
-                  Print(predictor, predictions, options.all_scores);
-                });
+    work.Run([](const TextTable&) {},
+             [&](const TextTable&, int64_t, const std::vector<Prediction>& predictions) {
+               Print(work.predictor(), predictions, options.all_scores);
+             });
     return;
   }
-  PredictionRows rows(
-      options.file, options.output,
-      {.kind = predictor.kind(), .names = predictor.names(), .all_scores = options.all_scores});
+  PredictionRows::CheckPaths(work.files(), options.output);
   WriteFileAtomically(options.output, [&](const std::string& temporary) {
-    rows.Open(temporary, block);
-    note();
-    PredictRows(
-        reader, block, places.columns, places.join, options.batch_size, predictor,
-        [&](const TextTable& of, int64_t first, const std::vector<Prediction>& predictions) {
-          rows.Write(of, first, predictions);
+    std::optional<PredictionRows> rows;
+    work.Run(
+        [&](const TextTable& block) {
+          rows.emplace(work.files(), options.output,
+                       PredictionRows::Options{.kind = work.predictor().kind(),
+                                               .names = work.predictor().names(),
+                                               .all_scores = options.all_scores});
+          rows->Open(temporary, block);
+        },
+        [&](const TextTable& block, int64_t first, const std::vector<Prediction>& predictions) {
+          rows->Write(block, first, predictions);
         });
-    rows.Close();
+    rows->Close();
   });
 }
 
 // Names the flags that help.
-Error WithPredictHint(const Error& e, const PredictOptions& options) {
+Error WithPredictHint(const Error& e, const PredictOptions& options,
+                      const std::vector<std::string>& files) {
   if (e.detail<MissingColumn>() != nullptr) {
     const bool joins = !options.data.text_column_names.empty();
     return e.WithHint(std::string("name another column with ") +
                       (joins ? "--text_column_names" : "--text_columns") +
                       ", or rename one in the file");
   }
+  if (!e.hint().empty()) return e;
   if (!options.output.empty() && e.message().starts_with(options.output))
-    return WithFlagHint(e, "--output");
-  return e.message().starts_with(options.file) ? WithFlagHint(e, "--file") : e;
+    return e.WithHint("check --output");
+  const auto is_in = [&](const std::string& file) { return e.message().starts_with(file); };
+  return std::any_of(files.begin(), files.end(), is_in) ? e.WithHint("check --file") : e;
 }
 
 int Predict(const PredictOptions& options) {
   if (options.num_threads > 0) omp_set_num_threads(static_cast<int>(options.num_threads));
   if (options.deterministic) UseDeterministicGemms(true);
   std::ios::sync_with_stdio(false);  // lets in_avail tell what is buffered
-  if (options.file.empty()) {
+  if (options.files.empty()) {
     PredictTexts(options);
     return 0;
   }
+  FilePrediction work(options);
   try {
-    PredictFile(options);
+    PredictFiles(options, work);
   } catch (const UsageError&) {
     throw;
   } catch (const Error& e) {
-    throw WithPredictHint(e, options);
+    throw WithPredictHint(e, options, work.files());
   }
   return 0;
 }

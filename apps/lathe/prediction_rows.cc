@@ -52,14 +52,22 @@ std::string Line(const std::vector<std::string>& cells, const std::string& forma
 
 }  // namespace
 
-void PredictionRows::CheckPaths(const std::string& input, const std::string& output) {
-  const std::string format = FormatOf(input);
-  if (format != ".csv" && format != ".tsv" && format != ".jsonl") {
-    throw InvalidArgument(input + ": rows can't be given back in this format",
-                          "leave --output out, or make a .csv, .tsv, .json or .jsonl file of it");
+void PredictionRows::CheckPaths(const std::vector<std::string>& inputs, const std::string& output) {
+  const std::string format = FormatOf(inputs.at(0));
+  for (const std::string& input : inputs) {
+    const std::string other = FormatOf(input);
+    if (other != ".csv" && other != ".tsv" && other != ".jsonl") {
+      throw InvalidArgument(input + ": rows can't be given back in this format",
+                            "leave --output out, or make a .csv, .tsv, .json or .jsonl file of it");
+    }
+    if (other != format) {
+      throw InvalidArgument(
+          input + ": --output needs files of one format, and that of " + inputs[0] + " is another",
+          "leave --output out, or predict the files one by one");
+    }
   }
   if (format != FormatOf(output)) {
-    throw InvalidArgument(output + ": --output must have the format of " + input,
+    throw InvalidArgument(output + ": --output must have the format of " + inputs[0],
                           "let its name end in " + format);
   }
   if (std::filesystem::is_directory(output)) {
@@ -68,37 +76,34 @@ void PredictionRows::CheckPaths(const std::string& input, const std::string& out
   }
 }
 
-PredictionRows::PredictionRows(std::string input, std::string output, Options options)
-    : input_(std::move(input)),
-      output_(std::move(output)),
-      format_(FormatOf(input_)),
-      options_(std::move(options)) {
-  CheckPaths(input_, output_);
+PredictionRows::PredictionRows(const std::vector<std::string>& inputs, std::string output,
+                               Options options)
+    : output_(std::move(output)), format_(FormatOf(output_)), options_(std::move(options)) {
+  CheckPaths(inputs, output_);
 }
 
 void PredictionRows::Open(const std::string& temporary, const TextTable& block) {
   const Prediction any{.labels = {0}, .scores = std::vector<double>(options_.names.size())};
-  std::vector<std::string> header = block.names;
+  columns_ = block.names;
+  std::vector<std::string> header = columns_;
   for (const auto& [name, value] : CellsOf(any)) {
     if (block.has(name)) {
-      throw InvalidArgument(input_ + ": there is a column \"" + name + "\" already",
+      throw InvalidArgument(block.path + ": there is a column \"" + name + "\" already",
                             "rename or remove it, since the predictions get this name");
     }
     header.push_back(name);
   }
   writer_.emplace(temporary, output_);
-  if (format_ == ".jsonl") {
-    raw_.open(input_, std::ios::binary);
-    if (!raw_) throw FileError(input_, errno);
-  } else {
-    const std::string line = Line(header, format_);
-    writer_->Write(line.data(), line.size());
-  }
+  if (format_ == ".jsonl") return;
+  const std::string line = Line(header, format_);
+  writer_->Write(line.data(), line.size());
 }
 
 void PredictionRows::Write(const TextTable& block, int64_t first,
                            std::span<const Prediction> predictions) {
   std::string text;
+  std::vector<const std::vector<std::string>*> columns;
+  for (const std::string& name : columns_) columns.push_back(&block.column(name));
   for (size_t i = 0; i < predictions.size(); ++i) {
     const int64_t row = first + static_cast<int64_t>(i);
     const Cells added = CellsOf(predictions[i]);
@@ -107,7 +112,7 @@ void PredictionRows::Write(const TextTable& block, int64_t first,
       continue;
     }
     std::vector<std::string> cells;
-    for (const auto& column : block.columns) cells.push_back(column[static_cast<size_t>(row)]);
+    for (const auto* column : columns) cells.push_back((*column)[static_cast<size_t>(row)]);
     for (const auto& [name, value] : added) cells.push_back(CellText(value));
     text += Line(cells, format_);
   }
@@ -138,7 +143,7 @@ PredictionRows::Cells PredictionRows::CellsOf(const Prediction& prediction) cons
 }
 
 std::string PredictionRows::JsonRow(const TextTable& block, int64_t row, const Cells& added) {
-  std::string line = RawLine(block.lines[static_cast<size_t>(row)]);
+  std::string line = RawLine(block.path, block.lines[static_cast<size_t>(row)]);
   line.erase(line.find_last_not_of(" \t\r") + 1);
   const size_t begin = line.find_first_not_of(" \t");
   if (begin == std::string::npos || line[begin] != '{' || line.back() != '}') {
@@ -150,11 +155,17 @@ std::string PredictionRows::JsonRow(const TextTable& block, int64_t row, const C
   return line + '}';
 }
 
-std::string PredictionRows::RawLine(int64_t line) {
+std::string PredictionRows::RawLine(const std::string& path, int64_t line) {
+  if (path != raw_path_ || line <= line_) {  // another file, or the same one once more
+    raw_ = std::ifstream(path, std::ios::binary);
+    if (!raw_) throw FileError(path, errno);
+    raw_path_ = path;
+    line_ = 0;
+  }
   std::string text;
   while (line_ < line) {
     if (!std::getline(raw_, text)) {
-      throw DataLoss(input_ + ": the file has fewer lines than when it was read at first");
+      throw DataLoss(path + ": the file has fewer lines than when it was read at first");
     }
     if (++line_ == 1 && text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   }

@@ -1,6 +1,6 @@
-// PredictionRows: gives the rows of a data file back with predictions added, in the file's format.
+// PredictionRows: gives the rows of data files back with predictions added, in the files' format.
 //
-//   PredictionRows rows("in.csv", "out.csv", {.names = {"bad", "good"}});
+//   PredictionRows rows({"in.csv"}, "out.csv", {.names = {"bad", "good"}});
 //   WriteFileAtomically("out.csv", [&](const std::string& temporary) {
 //     rows.Open(temporary, first_block);
 //     rows.Write(first_block, 0, predictions); ...
@@ -11,8 +11,9 @@
 // `all_scores` a column `probability_<label>` for each label. For several labels at once the first
 // two are JSON arrays of the predicted labels and their probabilities.
 //
-// Rows of CSV get quotes only where they need them. Rows of JSON lines stay as they are, byte for
-// byte, and get the new keys at their end. Blank lines are left out.
+// Rows of CSV get quotes only where they need them, and the order of columns of the first file.
+// Rows of JSON lines stay as they are, byte for byte, and get the new keys at their end. Blank
+// lines are left out.
 #pragma once
 
 #include <cstdint>
@@ -39,17 +40,17 @@ class PredictionRows {
     bool all_scores = false;
     InvalidUtf8 invalid_utf8 = InvalidUtf8::kError;
   };
-  // Throws InvalidArgument if the two files have not the same format, or it is none that can be
-  // written, or `output` is a folder.
-  static void CheckPaths(const std::string& input, const std::string& output);
+  // Throws InvalidArgument if the files have not the same format, or it is none that can be
+  // written, or `output` is a folder. There must be an input.
+  static void CheckPaths(const std::vector<std::string>& inputs, const std::string& output);
 
-  PredictionRows(std::string input, std::string output, Options options);
+  PredictionRows(const std::vector<std::string>& inputs, std::string output, Options options);
 
-  // Opens the temporary file that becomes the output. Throws if a column of the input has the name
-  // of one that is to be added.
+  // Opens the temporary file that becomes the output. `block` is the first one. Throws if a column
+  // of it has the name of one that is to be added.
   void Open(const std::string& temporary, const TextTable& block);
   // Writes the rows of the block from `first`, one for each prediction. Rows come in the order of
-  // the file.
+  // the files, which all have the columns of the first block.
   void Write(const TextTable& block, int64_t first, std::span<const Prediction> predictions);
   void Close();
 
@@ -58,14 +59,16 @@ class PredictionRows {
 
   Cells CellsOf(const Prediction& prediction) const;
   std::string JsonRow(const TextTable& block, int64_t row, const Cells& added);
-  // Returns this line of the input, without its end. Lines are asked for in their order.
-  std::string RawLine(int64_t line);
+  // Returns this line of an input, without its end. Lines are asked for in their order.
+  std::string RawLine(const std::string& path, int64_t line);
 
-  std::string input_, output_, format_;
+  std::string output_, format_;
   Options options_;
+  std::vector<std::string> columns_;  // of the inputs, in the order of the first one
   std::optional<FileWriter> writer_;
-  std::ifstream raw_;  // the input, for JSON lines
-  int64_t line_ = 0;   // the last line that was read from it
+  std::ifstream raw_;     // an input, for JSON lines
+  std::string raw_path_;  // its name
+  int64_t line_ = 0;      // the last line that was read from it
 };
 
 }  // namespace lathe

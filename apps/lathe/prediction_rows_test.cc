@@ -26,7 +26,7 @@ class PredictionRowsTest : public testing::Test {
                               PredictionRows::Options options) {
     const std::string input = Path("in" + extension), output = Path("out" + extension);
     std::ofstream(input, std::ios::binary) << text;
-    PredictionRows rows(input, output, std::move(options));
+    PredictionRows rows({input}, output, std::move(options));
     TextTableReader reader(input, InvalidUtf8::kReplace, /*block_bytes=*/16);
     TextTable block = reader.Next();
     rows.Open(output, block);
@@ -91,15 +91,45 @@ TEST_F(PredictionRowsTest, ARegressionHasAValueOnly) {
             "text,prediction\na,-3.25\n");
 }
 
+TEST_F(PredictionRowsTest, SeveralFilesBecomeOne) {
+  const auto written = [&](const std::vector<std::string>& texts, const std::string& extension) {
+    std::vector<std::string> inputs;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      inputs.push_back(Path(std::to_string(i) + extension));
+      std::ofstream(inputs.back(), std::ios::binary) << texts[i];
+    }
+    inputs.push_back(inputs[0]);  // a file may come twice, here after another one
+    inputs.push_back(inputs[0]);
+    const std::string output = Path("all" + extension);
+    PredictionRows rows(inputs, output, options_);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const TextTable table = ReadTextTable(inputs[i]);
+      if (i == 0) rows.Open(output, table);
+      rows.Write(table, 0, std::span(two_).subspan(i == 1 ? 1 : 0, 1));
+    }
+    rows.Close();
+    return ReadFile(output);
+  };
+  EXPECT_EQ(written({"id,text\n1,a\n", "text,id\nb,2\n"}, ".csv"),
+            "id,text,prediction,probability\n1,a,\"go,od\",0.75\n2,b,bad,0.876543\n"
+            "1,a,\"go,od\",0.75\n1,a,\"go,od\",0.75\n");
+  const std::string first = "{\"t\":\"a\",\"prediction\":\"go,od\",\"probability\":0.75}\n";
+  EXPECT_EQ(
+      written({"\n{\"t\":\"a\"}", "{\"t\":\"b\"}\n"}, ".jsonl"),
+      first + "{\"t\":\"b\",\"prediction\":\"bad\",\"probability\":0.876543}\n" + first + first);
+}
+
 TEST_F(PredictionRowsTest, RefusesWhatItCannotGiveBack) {
   EXPECT_THROW(WithPredictions("text,prediction\na,b\nc,d\n", ".csv", two_, options_), Error);
-  EXPECT_THROW(PredictionRows::CheckPaths("a.csv", "b.jsonl"), Error);
-  EXPECT_THROW(PredictionRows::CheckPaths("a.csv", "b"), Error);
-  EXPECT_THROW(PredictionRows::CheckPaths("a.csv.gz", "b.csv.gz"), Error);
-  EXPECT_NO_THROW(PredictionRows::CheckPaths("a.CSV", "b.csv"));
-  EXPECT_NO_THROW(PredictionRows::CheckPaths("a.json", "b.jsonl"));
+  EXPECT_THROW(PredictionRows::CheckPaths({"a.csv"}, "b.jsonl"), Error);
+  EXPECT_THROW(PredictionRows::CheckPaths({"a.csv"}, "b"), Error);
+  EXPECT_THROW(PredictionRows::CheckPaths({"a.csv.gz"}, "b.csv.gz"), Error);
+  EXPECT_THROW(PredictionRows::CheckPaths({"a.csv", "b.tsv"}, "c.csv"), Error);
+  EXPECT_THROW(PredictionRows::CheckPaths({"a.csv", "b.csv.gz"}, "c.csv"), Error);
+  EXPECT_NO_THROW(PredictionRows::CheckPaths({"a.CSV", "b.csv"}, "c.csv"));
+  EXPECT_NO_THROW(PredictionRows::CheckPaths({"a.json", "b.jsonl"}, "c.jsonl"));
   std::filesystem::create_directory(Path("folder.csv"));
-  EXPECT_THROW(PredictionRows::CheckPaths("a.csv", made_.back()), Error);
+  EXPECT_THROW(PredictionRows::CheckPaths({"a.csv"}, made_.back()), Error);
 }
 
 }  // namespace

@@ -90,6 +90,84 @@ TEST_F(PredictFilesTest, PairsAreTwoColumns) {
   EXPECT_NEAR(row["probability_positive"], json["scores"]["positive"], 2e-6);
 }
 
+TEST_F(PredictFilesTest, SeveralFilesAndPatterns) {
+  ASSERT_EQ(Train({"--num_train_epochs", "2"}).exit_code, 0);
+  std::filesystem::create_directory(Path("parts"));
+  Write("parts/a.csv", "n,review\n1,the film is great\n2,a dull plot\n");
+  Write("parts/b.csv", "review,n\n\"a good, good film\",3\n");
+  Write("parts/c.csv", "n,review\n4,bad\n");
+  Write("whole.csv",
+        "n,review\n1,the film is great\n2,a dull plot\n3,\"a good, good film\"\n4,bad\n");
+  const auto predict = [&](std::vector<std::string> files, const std::vector<std::string>& more) {
+    files.insert(files.begin(), "--file");
+    files.insert(files.end(), more.begin(), more.end());
+    return Predict(files);
+  };
+  // Each file is a batch of its own, so the last digits may differ.
+  const auto expect = [&](const RunResult& run, const RunResult& whole) {
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const auto lines = Lines(run.out), expected = Lines(whole.out);
+    ASSERT_EQ(lines.size(), expected.size());
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const Json a = Json::parse(lines[i]), b = Json::parse(expected[i]);
+      EXPECT_EQ(a["label"], b["label"]);
+      EXPECT_NEAR(a["score"], b["score"], 2e-6);
+    }
+  };
+  const std::vector<std::string> review = {"--text_columns", "review"};
+  const RunResult whole = predict({Path("whole.csv")}, review);
+  ASSERT_EQ(Lines(whole.out).size(), 4u);
+  const std::string a = Path("parts/a.csv"), b = Path("parts/b.csv"), c = Path("parts/c.csv");
+  for (const std::vector<std::string>& files : std::vector<std::vector<std::string>>{
+           {Path("parts/*.csv")}, {a, b, c}, {a + "," + b + "," + c}, {a, Path("parts/[bc].csv")}})
+    expect(predict(files, review), whole);
+  // A number is that of a column of the first file.
+  expect(predict({a, b, c}, {"--text_columns", "2"}), whole);
+  expect(predict({a, b, c}, {"--text_column_names", "1,review"}),
+         predict({Path("whole.csv")}, {"--text_column_names", "n,review"}));
+  // The model's folder may come last.
+  expect(
+      RunProgram("lathe", {"predict", "--text_columns", "review", "--file", a, b, c, Path("out")}),
+      whole);
+
+  ASSERT_EQ(
+      predict({Path("parts/*.csv")}, {"--text_columns", "review", "--output", Path("done.csv")})
+          .exit_code,
+      0);
+  const auto rows = Lines(Read("done.csv"));
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_EQ(rows[0], "n,review,prediction,probability");
+  EXPECT_TRUE(rows[1].starts_with("1,the film is great,")) << rows[1];
+  EXPECT_TRUE(rows[2].starts_with("2,a dull plot,")) << rows[2];
+  EXPECT_TRUE(rows[3].starts_with("3,\"a good, good film\",")) << rows[3];
+  EXPECT_TRUE(rows[4].starts_with("4,bad,")) << rows[4];
+}
+
+TEST_F(PredictFilesTest, MistakesInSeveralFilesAreReported) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  Write("a.csv", "sentence,n\ngood,1\n");
+  Write("b.csv", "text,n\nbad,2\n");
+  Write("c.tsv", "sentence\tn\nbad\t2\n");
+  const std::string a = Path("a.csv"), b = Path("b.csv"), columns = "--text_columns";
+  const RunResult none = Predict({"--file", Path("none*.csv")});
+  ExpectError(none, "--file " + Path("none*.csv") + ": no file matches this pattern");
+  ExpectError(Predict({"--file", a + ",," + b}), "--file has an empty name of a file");
+  ExpectError(Predict({"--file", a, Path("out")}), "out: is a folder but --file must be a file");
+  ExpectError(Predict({"--file", a, Path("c.tsv"), "--output", Path("x.csv")}),
+              "c.tsv: --output needs files of one format, and that of " + a + " is another");
+  ExpectError(Predict({"--file", a, columns, "3"}), a + ": there is no column 3; it has 2");
+  ExpectError(Predict({"--file", a, columns, "1,sentence"}),
+              "--text_columns names \"sentence\" twice, by its name and by its number");
+  // The rows before the other file are predicted.
+  const RunResult other = Predict({"--file", a, b, columns, "sentence"});
+  ExpectError(other, b + ": its columns are text, n but those of " + a + " are sentence, n");
+  EXPECT_NE(other.err.find("hint: all files of --file must have the same columns\n"),
+            std::string::npos)
+      << other.err;
+  EXPECT_EQ(Lines(other.out).size(), 1u);
+  ExpectError(RunProgram("lathe", {"predict", "--file", a, b}), "MODEL_DIR is missing", 2);
+}
+
 TEST_F(PredictFilesTest, SeveralLabelsListAllAboveOneHalf) {
   TrainSeveralLabels();
   const RunResult run = Predict({"bad film", "good film", "film"});

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
@@ -74,10 +75,14 @@ FinetuneArguments WithColumnNames(FinetuneArguments options, const DataSplit& sp
         split.files[0] + ": columns have numbers only in a file that can be read twice",
         "give the columns by name");
   }
-  Replace(options.label_column, OptionName("label_column"), *table);
-  Replace(options.sample_weight_column, OptionName("sample_weight_column"), *table);
-  ReplaceAll(options.text_columns, OptionName("text_columns"), *table);
-  ReplaceAll(options.text_column_names, OptionName("text_column_names"), *table);
+  return WithColumnNames(std::move(options), *table);
+}
+
+FinetuneArguments WithColumnNames(FinetuneArguments options, const TextTable& beginning) {
+  Replace(options.label_column, OptionName("label_column"), beginning);
+  Replace(options.sample_weight_column, OptionName("sample_weight_column"), beginning);
+  ReplaceAll(options.text_columns, OptionName("text_columns"), beginning);
+  ReplaceAll(options.text_column_names, OptionName("text_column_names"), beginning);
   return options;
 }
 

@@ -13,6 +13,8 @@ namespace lathe {
 // order of the split's first file. A column whose name is the number wins. Reads the beginning of
 // that file, but only if there is a number. Throws for a number that is too large.
 FinetuneArguments WithColumnNames(FinetuneArguments options, const DataSplit& split);
+// The same for a file whose beginning was read already.
+FinetuneArguments WithColumnNames(FinetuneArguments options, const TextTable& beginning);
 
 // Returns the names of the columns of the split's first file, with no rows that matter. Returns
 // nullopt if it is a pipe, which can't be read twice. Throws as TextTableReader does.
