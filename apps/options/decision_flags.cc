@@ -8,11 +8,13 @@ namespace lathe {
 void AddDecisionFlags(FlagTable& flags, TrainingArguments& o) {
   flags.Group("Decisions (config.json keeps them; lathe predict and lathe evaluate obey)");
   flags
-      .Add("thresholds", &o.thresholds,
-           "for several labels at once, predict a label above this probability: a number, one for "
-           "each label as in a=0.4,b=0.6, or tune for the highest F1 of each on --validation_file "
-           "(default: 0.5)")
-      .ValueName("T");
+      .Add(
+          "thresholds", &o.thresholds,
+          "for several labels at once, predict a label above this probability: a number, one for "
+          "each label as in a=0.4,b=0.6, an object of them in JSON, a .json file with one, or tune "
+          "for the highest F1 of each on --validation_file (default: 0.5)")
+      .ValueName("T")
+      .TakesJson();
   flags
       .Add("calibrate", &o.calibrate,
            "temperature: divide the logits by the number that gives probabilities the lowest log "

@@ -199,7 +199,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   parsed.values.erase("token");
   for (const auto& [name, value] : flags.GivenValues()) {
     if (in(own, name)) continue;
-    if (in(files, name)) {
+    if (in(files, name) || (name == "thresholds" && value.ends_with(".json"))) {
       parsed.files.emplace_back("--" + name, AbsolutePaths(value));
     } else {
       parsed.shared.emplace_back("--" + name, value);

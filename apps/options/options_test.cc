@@ -125,8 +125,16 @@ TEST(OptionsTest, ThresholdsAndCalibration) {
   expect({"--calibrate", "temperature"}, "need --do_eval");
   expect({"--thresholds", "1.5"}, "thresholds must be numbers from 0 to 1");
   expect({"--thresholds", "high"}, "thresholds must be numbers from 0 to 1");
-  expect({"--thresholds", "a=0.5,b"}, "thresholds has no \"=\" in \"b\"");
-  expect({"--thresholds", "a=nan"}, "thresholds must be numbers from 0 to 1");
+  expect({"--thresholds", "a=0.5,b"}, "thresholds: \"b\" is no LABEL=THRESHOLD");
+  expect({"--thresholds", "a=nan"},
+         "thresholds: the threshold of label \"a\" must be a number from 0 to 1 but is \"nan\"");
+  expect({"--thresholds", "a=0.1,a=0.2"}, "thresholds: label \"a\" has two thresholds");
+  const std::string object = R"({"a, b": 0.3, "c=d": 1})";
+  EXPECT_EQ(Parse({"--thresholds", object}).thresholds, object);
+  expect({"--thresholds", "{\"a\": 2}"}, "thresholds: the threshold of label \"a\" must be ");
+  expect({"--thresholds", "{\"a\": \"1\"}"}, "thresholds: the threshold of label \"a\" must be ");
+  expect({"--thresholds", "{a: 1}"}, "thresholds: expected a JSON object of labels and their ");
+  expect({"--thresholds", "none.json"}, "none.json: No such file");
   expect({"--calibrate", "platt"}, "--calibrate");
 }
 

@@ -98,6 +98,22 @@ TEST_F(DecisionsTest, GivenThresholds) {
   ASSERT_EQ(evaluate_into("out").exit_code, 0);
   EXPECT_EQ(Predict("out", {"film"})[0]["labels"], Json::parse("[\"poor\"]"));
 
+  // Labels with commas need an object.
+  Write("train.jsonl",
+        "{\"text\": \"good film\", \"label\": [\"a, b\"]}\n"
+        "{\"text\": \"bad film\", \"label\": [\"c\"]}\n");
+  Write("thresholds.json", "{\"c\": 1, \"a, b\": 0}");
+  for (const std::string& thresholds :
+       {std::string("{\"c\": 1, \"a, b\": 0}"), Path("thresholds.json")}) {
+    ASSERT_EQ(Train({"--train_file", Path("train.jsonl"), "--max_steps", "1", "--thresholds",
+                     thresholds, "--overwrite_output_dir"})
+                  .exit_code,
+              0);
+    EXPECT_EQ(ReadJson("out/config.json")["lathe_thresholds"], Json::parse("[0.0, 1.0]"));
+    EXPECT_EQ(Predict("out", {"film"})[0]["labels"], Json::parse("[\"a, b\"]"));
+  }
+  WriteSeveralLabels();
+
   ExpectError(Train(SeveralLabels({"--thresholds", "fine=0.5", "--overwrite_output_dir"})),
               "thresholds names no value for label \"long\"", 2);
   ExpectError(Train(SeveralLabels({"--thresholds", "odd=0.5", "--overwrite_output_dir"})),

@@ -14,53 +14,64 @@ namespace lathe {
 namespace {
 
 using Json = nlohmann::json;
-using Weights = std::vector<std::pair<std::string, double>>;
 
-constexpr char kForms[] =
-    "write none, balanced, LABEL=WEIGHT,LABEL=WEIGHT, a JSON object or the name of a .json file";
 // No sum of products with weights of samples overflows a float.
 constexpr double kLargest = 1e12;
 
-// Adds an entry. `where` begins the message of an error, and `text` is the weight as it was given.
-void Add(Weights& weights, const std::string& where, const std::string& label, double weight,
-         const std::string& text) {
-  if (!(weight > 0 && weight <= kLargest)) {
-    throw InvalidArgument(where + ": the weight of label \"" + label +
-                              "\" must be a positive number up to 1e+12 but is " + text,
-                          "give each label a weight above 0");
+constexpr LabelNumberKind kWeights = {
+    .option = "class_weights",
+    .name = "weight",
+    .wanted = "a positive number up to 1e+12",
+    .hint = "give each label a weight above 0",
+    .entry = "LABEL=WEIGHT",
+    .forms =
+        "write none, balanced, LABEL=WEIGHT,LABEL=WEIGHT, a JSON object or the name of a "
+        ".json file",
+    .example = "{\"a\": 2, \"b\": 0.5}",
+    .allows = [](double weight) { return weight > 0 && weight <= kLargest; }};
+
+// Adds an entry. `where` begins the message of an error, and `text` is the number as it was given.
+void Add(LabelNumbers& numbers, const LabelNumberKind& kind, const std::string& where,
+         const std::string& label, double number, const std::string& text) {
+  if (!kind.allows(number)) {
+    throw InvalidArgument(where + ": the " + kind.name + " of label \"" + label + "\" must be " +
+                              kind.wanted + " but is " + text,
+                          kind.hint);
   }
-  for (const auto& [name, unused] : weights) {
-    if (name == label)
-      throw InvalidArgument(where + ": label \"" + label + "\" has two weights", "leave one out");
+  for (const auto& [name, unused] : numbers) {
+    if (name != label) continue;
+    throw InvalidArgument(where + ": label \"" + label + "\" has two " + kind.name + "s",
+                          "leave one out");
   }
-  weights.emplace_back(label, weight);
+  numbers.emplace_back(label, number);
 }
 
 // Reads an object. `where` begins the messages of errors.
-Weights ReadObject(const std::string& text, const std::string& where) {
+LabelNumbers ReadObject(const std::string& text, const LabelNumberKind& kind,
+                        const std::string& where) {
   CheckJsonNesting(text, where);
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
-    throw InvalidArgument(where + ": expected a JSON object of labels and their weights",
-                          "write it as {\"a\": 2, \"b\": 0.5}");
+    throw InvalidArgument(where + ": expected a JSON object of labels and their " + kind.name + "s",
+                          std::string("write it as ") + kind.example);
   }
-  Weights weights;
-  for (const auto& [label, weight] : json.items()) {
-    Add(weights, where, label, weight.is_number() ? weight.get<double>() : NAN,
-        weight.dump(-1, ' ', false, Json::error_handler_t::replace));
+  LabelNumbers numbers;
+  for (const auto& [label, number] : json.items()) {
+    Add(numbers, kind, where, label, number.is_number() ? number.get<double>() : NAN,
+        number.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
-  return weights;
+  return numbers;
 }
 
-Weights ReadFileOfWeights(const std::string& path) {
+LabelNumbers ReadFileOfNumbers(const std::string& path, const LabelNumberKind& kind) {
   const std::string text = [&] {
     try {
       return ReadFile(path);
     } catch (const Error& e) {
-      throw e.WithHint("class_weights names this file");
+      throw e.WithHint(std::string(kind.option) + " names this file");
     }
   }();
-  return ReadObject(text, path);
+  return ReadObject(text, kind, path);
 }
 
 std::string Join(const std::vector<std::string>& names) {
@@ -71,26 +82,33 @@ std::string Join(const std::vector<std::string>& names) {
 
 }  // namespace
 
-Weights ReadClassWeights(const std::string& text) {
-  if (text == "none" || text == "balanced") return {};
-  if (text.ends_with(".json")) return ReadFileOfWeights(text);
-  if (text.starts_with('{') && text.ends_with('}')) return ReadObject(text, "class_weights");
-  Weights weights;
+LabelNumbers ReadLabelNumbers(const std::string& text, const LabelNumberKind& kind) {
+  if (text.ends_with(".json")) return ReadFileOfNumbers(text, kind);
+  if (text.starts_with('{') && text.ends_with('}')) return ReadObject(text, kind, kind.option);
+  LabelNumbers numbers;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string entry = text.substr(begin, end - begin);
     const size_t equals = entry.rfind('=');
-    if (equals == std::string::npos || equals == 0)
-      throw InvalidArgument("class_weights: \"" + entry + "\" is no LABEL=WEIGHT", kForms);
+    if (equals == std::string::npos || equals == 0) {
+      throw InvalidArgument(std::string(kind.option) + ": \"" + entry + "\" is no " + kind.entry,
+                            kind.forms);
+    }
     const std::string number = entry.substr(equals + 1);
-    Add(weights, "class_weights", entry.substr(0, equals), ParseNumber(number).value_or(NAN),
+    Add(numbers, kind, kind.option, entry.substr(0, equals), ParseNumber(number).value_or(NAN),
         "\"" + number + "\"");
     begin = end + 1;
   }
-  return weights;
+  return numbers;
 }
 
-std::vector<float> InOrderOfLabels(const Weights& weights, const std::vector<std::string>& labels) {
+LabelNumbers ReadClassWeights(const std::string& text) {
+  if (text == "none" || text == "balanced") return {};
+  return ReadLabelNumbers(text, kWeights);
+}
+
+std::vector<float> InOrderOfLabels(const LabelNumbers& weights,
+                                   const std::vector<std::string>& labels) {
   for (const auto& [name, unused] : weights) {
     if (std::find(labels.begin(), labels.end(), name) != labels.end()) continue;
     throw UsageError("class_weights: \"" + name + "\" is not one of the labels " + Join(labels),

@@ -1,4 +1,5 @@
-// Weights of classes as TrainingArguments::class_weights gives them.
+// Numbers of labels as options give them: weights of classes (TrainingArguments::class_weights),
+// and thresholds (decision_arguments.h).
 #pragma once
 
 #include <string>
@@ -7,14 +8,32 @@
 
 namespace lathe {
 
-// Returns the label and the weight of each entry of "a=2,b=0.5", of a JSON object such as
-// {"a": 2, "b": 0.5} or, if the text ends with ".json", of the object in that file. Returns nothing
-// for "none" and "balanced". A label that has a comma needs an object. Throws for anything else, a
-// weight that is not a positive number, or a label that is named twice.
-std::vector<std::pair<std::string, double>> ReadClassWeights(const std::string& text);
+using LabelNumbers = std::vector<std::pair<std::string, double>>;  // labels and their numbers
+
+// What an option's numbers are, with words for errors.
+struct LabelNumberKind {
+  const char* option;   // its name, such as "class_weights"
+  const char* name;     // of a number, such as "weight"
+  const char* wanted;   // such as "a positive number"
+  const char* hint;     // how to mend a number that isn't
+  const char* entry;    // the form of an entry, such as "LABEL=WEIGHT"
+  const char* forms;    // all that the option may be, as a hint
+  const char* example;  // an object of JSON
+  bool (*allows)(double);
+};
+
+// Returns the label and the number of each entry of "a=2,b=0.5", of a JSON object such as
+// {"a": 2, "b": 0.5} or, if the text ends with ".json", of the object in that file. A label that
+// has a comma needs an object. Throws for anything else, a number that the kind doesn't allow, or a
+// label that is named twice.
+LabelNumbers ReadLabelNumbers(const std::string& text, const LabelNumberKind& kind);
+
+// Returns the labels and weights that the text gives, as ReadLabelNumbers does. Returns nothing for
+// "none" and "balanced". A weight must be a positive number.
+LabelNumbers ReadClassWeights(const std::string& text);
 
 // Returns these weights in the order of `labels`. Throws for an unknown or a missing label.
-std::vector<float> InOrderOfLabels(const std::vector<std::pair<std::string, double>>& weights,
+std::vector<float> InOrderOfLabels(const LabelNumbers& weights,
                                    const std::vector<std::string>& labels);
 
 }  // namespace lathe

@@ -9,14 +9,15 @@
 namespace lathe {
 
 // Throws InvalidArgument, naming the argument, if `thresholds` or `calibrate` can't be read.
-// Thresholds are "", "tune", a number from 0 to 1, or "a=0.4,b=0.6".
+// Thresholds are "", "tune", a number from 0 to 1, "a=0.4,b=0.6", a JSON object such as
+// {"a, b": 0.4, "c": 0.6} or, if they end with ".json", a file with one.
 void CheckDecisionArguments(const TrainingArguments& arguments);
 
 // Returns true if an evaluation has to fit the thresholds or the temperature.
 bool FitsDecision(const TrainingArguments& arguments);
 
-// Returns the thresholds for labels of these names. `text` is a number, or one for each label as in
-// "a=0.4,b=0.6". Throws if it names a label that is none of these, or not all of them.
+// Returns the thresholds for labels of these names. `text` is a number, or one for each label in
+// these forms. Throws if it names a label that is none of these, or not all of them.
 std::vector<double> ThresholdsOf(const std::string& text, const std::vector<std::string>& names);
 
 }  // namespace lathe

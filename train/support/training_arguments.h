@@ -153,7 +153,8 @@ struct TrainingArguments {
   // Decisions (decision_arguments.h).
   //
   // The probability above which one of several labels is predicted: a number, one for each label as
-  // in "a=0.4,b=0.6", or "tune", which fits them to the validation data. "": one half.
+  // in "a=0.4,b=0.6", in a JSON object or in a .json file, or "tune", which fits them to the
+  // validation data. "": one half.
   std::string thresholds;
   std::string calibrate = "no";  // or "temperature", which is fitted to the validation data
 
