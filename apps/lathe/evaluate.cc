@@ -30,6 +30,7 @@
 #include "lathe/train/rows/text_columns.h"
 #include "lathe/train/rows/trained_columns.h"
 #include "lathe/train/support/progress.h"
+#include "lathe/train/support/run_errors.h"
 #include "lathe/train/task/task.h"
 #include "lathe/train/trainer.h"
 
@@ -205,8 +206,8 @@ void EvaluateModel(const EvaluateCommand& o) {
   Task task = LoadTask(arguments, accelerator);
   CheckTrained(*task.model, o.model);
   if (!o.errors.empty() && task.labels.kind() == LabelKind::kRegression) {
-    throw InvalidArgument("--errors is for classifiers, and " + o.model + " predicts scores",
-                          "leave --errors out");
+    throw UsageError("--errors is for classifiers, and " + o.model + " predicts scores",
+                     "leave --errors out");
   }
   if (!note.empty() && accelerator.is_main_process()) std::cerr << "note: " << note << std::endl;
   accelerator.Prepare(*task.model);

@@ -7,6 +7,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/data/utf8.h"
 #include "lathe/train/evaluation.h"
+#include "lathe/train/support/run_errors.h"
 
 namespace lathe {
 namespace {
@@ -57,18 +58,18 @@ void PredictionRows::CheckPaths(const std::vector<std::string>& inputs, const st
   for (const std::string& input : inputs) {
     const std::string other = FormatOf(input);
     if (other != ".csv" && other != ".tsv" && other != ".jsonl") {
-      throw InvalidArgument(input + ": rows can't be given back in this format",
-                            "leave --output out, or make a .csv, .tsv, .json or .jsonl file of it");
+      throw UsageError(input + ": rows can't be given back in this format",
+                       "leave --output out, or make a .csv, .tsv, .json or .jsonl file of it");
     }
     if (other != format) {
-      throw InvalidArgument(
+      throw UsageError(
           input + ": --output needs files of one format, and that of " + inputs[0] + " is another",
           "leave --output out, or predict the files one by one");
     }
   }
   if (format != FormatOf(output)) {
-    throw InvalidArgument(output + ": --output must have the format of " + inputs[0],
-                          "let its name end in " + format);
+    throw UsageError(output + ": --output must have the format of " + inputs[0],
+                     "let its name end in " + format);
   }
   if (std::filesystem::is_directory(output)) {
     throw InvalidArgument(output + ": is a folder but --output must be a file",

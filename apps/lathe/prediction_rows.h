@@ -40,8 +40,8 @@ class PredictionRows {
     bool all_scores = false;
     InvalidUtf8 invalid_utf8 = InvalidUtf8::kError;
   };
-  // Throws InvalidArgument if the files have not the same format, or it is none that can be
-  // written, or `output` is a folder. There must be an input.
+  // Throws UsageError if the files have not the same format, or it is none that can be written.
+  // Throws InvalidArgument if `output` is a folder. There must be an input.
   static void CheckPaths(const std::vector<std::string>& inputs, const std::string& output);
 
   PredictionRows(const std::vector<std::string>& inputs, std::string output, Options options);

@@ -186,7 +186,7 @@ TEST_F(EvaluateCommandTest, ARegressionHasItsMetrics) {
   EXPECT_NEAR(report["loss"], report["metrics"]["mse"], 1e-6);
   EXPECT_FALSE(report.contains("classes"));
   ExpectError(EvaluateOut({Path("train.csv"), "--errors", Path("errors.tsv")}),
-              "--errors is for classifiers");
+              "--errors is for classifiers", 2);
 }
 
 TEST_F(EvaluateCommandTest, MistakesAreReported) {

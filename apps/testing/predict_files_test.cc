@@ -154,7 +154,9 @@ TEST_F(PredictFilesTest, MistakesInSeveralFilesAreReported) {
   ExpectError(Predict({"--file", a + ",," + b}), "--file has an empty name of a file");
   ExpectError(Predict({"--file", a, Path("out")}), "out: is a folder but --file must be a file");
   ExpectError(Predict({"--file", a, Path("c.tsv"), "--output", Path("x.csv")}),
-              "c.tsv: --output needs files of one format, and that of " + a + " is another");
+              "c.tsv: --output needs files of one format, and that of " + a + " is another", 2);
+  ExpectError(Predict({"--file", Path("a.csv.gz"), "--output", Path("x.csv")}),
+              "a.csv.gz: rows can't be given back in this format", 2);
   ExpectError(Predict({"--file", a, columns, "3"}), a + ": there is no column 3; it has 2");
   ExpectError(Predict({"--file", a, columns, "1,sentence"}),
               "--text_columns names \"sentence\" twice, by its name and by its number");
@@ -211,7 +213,7 @@ TEST_F(PredictFilesTest, MistakesAreReported) {
   ExpectError(column, "no column \"review\"; it has: sentence");
   EXPECT_NE(column.err.find("with --text_columns"), std::string::npos) << column.err;
   ExpectError(Predict({"--file", in, "--output", Path("x.tsv")}),
-              "x.tsv: --output must have the format of ");
+              "x.tsv: --output must have the format of ", 2);
   ExpectError(Predict({"--file", in, "--output", Path("no/x.csv")}), "no/x.csv: No such file");
   Write("twice.csv", "sentence,prediction\ngood,1\n");
   ExpectError(Predict({"--file", Path("twice.csv"), "--text_columns", "sentence", "--output",
