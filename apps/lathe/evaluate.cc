@@ -38,19 +38,20 @@ namespace lathe {
 namespace {
 
 constexpr char kUsage[] =
-    "Evaluates a model that finetune saved on a file with labels. Prints the metrics and,\n"
+    "Evaluates a model that finetune saved on files with labels. Prints the metrics and,\n"
     "for classifiers, a table of the classes.\n"
     "\n"
     "Usage:\n"
-    "  lathe evaluate MODEL_DIR FILE [options]\n"
+    "  lathe evaluate MODEL_DIR FILE... [options]\n"
     "\n"
     "MODEL_DIR may also be the name of a classifier on the Hub, as owner/name. FILE is\n"
     ".csv, .tsv, .json or .jsonl, with a column (or key) for each text and one for the\n"
-    "label.\n";
+    "label. It may be a pattern such as 'data/*.csv'; several files are as one.\n";
 
 struct EvaluateCommand : InferenceOptions {
-  std::string model, file, output, errors;
-  DataArguments data;  // the columns of texts
+  std::string model, output, errors;
+  std::vector<std::string> files;  // or patterns
+  DataArguments data;              // the columns of texts
   std::string label_column = "label";
   OpenColumns open;  // what no option says about columns
   bool help = false;
@@ -96,17 +97,16 @@ EvaluateCommand ParseCommand(const std::vector<std::string>& args) {
   o.help_text = flags.Help();
   const std::vector<std::string> given = flags.Parse(args);
   if (o.help) return o;
-  constexpr char kHint[] = "usage: lathe evaluate MODEL_DIR FILE [options]";
+  constexpr char kHint[] = "usage: lathe evaluate MODEL_DIR FILE... [options]";
   if (given.empty()) throw InvalidArgument("MODEL_DIR is missing", kHint);
   if (given.size() < 2) throw InvalidArgument("FILE is missing", kHint);
-  if (given.size() > 2) throw InvalidArgument("unexpected argument \"" + given[2] + "\"", kHint);
   CheckTextColumns(o.data);
   o.open = {.texts = o.data.text_columns.empty() && o.data.text_column_names.empty(),
             .delimiter = !flags.given("text_column_delimiter"),
             .label = !flags.given("label_column")};
   ReadPrecision(flags, &o);
   o.model = given[0];
-  o.file = given[1];
+  o.files = {given.begin() + 1, given.end()};
   return o;
 }
 
@@ -133,7 +133,7 @@ int64_t MaxLength(const EvaluateCommand& o) {
 FinetuneArguments ArgumentsOf(const EvaluateCommand& o) {
   FinetuneArguments arguments;
   arguments.model_name_or_path = o.model;
-  arguments.validation_file = {o.file};
+  arguments.validation_file = o.files;
   arguments.text_columns = o.data.text_columns;
   arguments.text_column_names = o.data.text_column_names;
   arguments.text_column_delimiter = o.data.text_column_delimiter;
@@ -156,9 +156,11 @@ std::string TakeColumnsOfTraining(const EvaluateCommand& o, FinetuneArguments& a
   if (!o.open.any()) return "";
   const std::optional<TrainedColumns> trained = ReadTrainedColumns(o.model);
   if (!trained) return "";
-  const auto beginning = BeginningOf(ValidationSplit(arguments), arguments);
+  const DataSplit split = ValidationSplit(arguments);
+  const std::optional<TextTable> beginning = BeginningOf(split, arguments);
   if (beginning) return TakeTrainedColumns(*trained, *beginning, o.open, &arguments);
-  return o.file + " can be read only once, so the columns of the training are not sought in it";
+  return split.files[0] +
+         " can be read only once, so the columns of the training are not sought in it";
 }
 
 Evaluation EvaluateTask(const Task& task, const EvaluateCommand& o, Accelerator& accelerator) {
@@ -190,13 +192,13 @@ void WriteResults(const EvaluationResults& results, const Evaluation& evaluation
     WriteFileAtomically(o.output, results.json.dump(4, ' ', false, replace) + "\n");
   }
   if (o.errors.empty()) return;
-  Check(task.validation_rows.has_value(), "evaluate", "another process has read ", o.file);
+  Check(task.validation_rows.has_value(), "evaluate", "another process has read ", o.files[0]);
   WriteFileAtomically(o.errors, ErrorTable(evaluation, *task.validation.dataset, task.labels,
                                            *task.validation_rows));
 }
 
 void EvaluateModel(const EvaluateCommand& o) {
-  CheckNoFolder(o.file, "FILE");
+  for (const std::string& file : o.files) CheckNoFolder(file, "FILE");
   CheckOutput(o.output, "--output");
   CheckOutput(o.errors, "--errors");
   if (o.num_threads > 0) omp_set_num_threads(static_cast<int>(o.num_threads));

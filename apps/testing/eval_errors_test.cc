@@ -147,10 +147,14 @@ TEST_F(EvalErrorsTest, TheCommandEvaluateTakesSeveralFiles) {
   for (size_t i = 0; i < rows.size(); ++i) (i < 20 ? begin : rest) += rows[i] + "\n";
   Write("dev1.csv", begin);
   Write("dev2.csv", rest);
-  const RunResult run = RunProgram("lathe", {"evaluate", Path("out"), Path("dev[12].csv"),
-                                             "--errors", Path("out/eval_errors.tsv")});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  CheckErrors({{Path("dev1.csv"), begin}, {Path("dev2.csv"), rest}});
+  for (const Args& files : {Args{Path("dev[12].csv")}, Args{Path("dev1.csv"), Path("dev2.csv")}}) {
+    fs::remove(Path("out/eval_errors.tsv"));
+    Args args = {"evaluate", Path("out"), "--errors", Path("out/eval_errors.tsv")};
+    args.insert(args.begin() + 2, files.begin(), files.end());
+    const RunResult run = RunProgram("lathe", args);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    CheckErrors({{Path("dev1.csv"), begin}, {Path("dev2.csv"), rest}});
+  }
 }
 
 }  // namespace
