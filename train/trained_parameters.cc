@@ -134,11 +134,13 @@ std::vector<std::string> IdleRates(const SequenceClassifier& model, const Traini
   const auto trains = [](const Part& part) { return !part.is_whole(); };
   // The rate decays from the top of the model down to the embeddings.
   if (a.layerwise_lr_decay != 1 && std::none_of(parts.begin(), parts.end() - 2, trains)) {
-    lines.push_back(
-        "--layerwise_lr_decay has no effect, since --freeze_layers leaves no layer to train");
+    lines.push_back(OptionName("layerwise_lr_decay") + " has no effect, since " +
+                    OptionName("freeze_layers") + " leaves no layer to train");
   }
-  if (a.head_learning_rate > 0 && !trains(parts.back()))
-    lines.push_back("--head_learning_rate has no effect, since --freeze_layers freezes the head");
+  if (a.head_learning_rate > 0 && !trains(parts.back())) {
+    lines.push_back(OptionName("head_learning_rate") + " has no effect, since " +
+                    OptionName("freeze_layers") + " freezes the head");
+  }
   return lines;
 }
 

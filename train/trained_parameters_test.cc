@@ -195,12 +195,12 @@ TEST(TrainedParametersTest, NamesRatesThatNothingHas) {
   EXPECT_EQ(idle("1", 0.9, 1e-3), Lines());
   EXPECT_EQ(idle("encoder", 1, 1e-3), Lines());
   const std::string decay =
-      "--layerwise_lr_decay has no effect, since --freeze_layers leaves no layer to train";
+      "layerwise_lr_decay has no effect, since freeze_layers leaves no layer to train";
   EXPECT_EQ(idle("encoder", 0.9, 0), Lines{decay});
   EXPECT_EQ(idle("2", 0.9, 1e-3), Lines{decay});  // the pooler is trained at the rate itself
   EXPECT_EQ(idle("classifier", 0.9, 0), Lines());
   EXPECT_EQ(idle("classifier", 1, 1e-3),
-            Lines{"--head_learning_rate has no effect, since --freeze_layers freezes the head"});
+            Lines{"head_learning_rate has no effect, since freeze_layers freezes the head"});
 }
 
 TEST(TrainedParametersTest, TheOptimizerHasNoStateOfFrozenParameters) {

@@ -193,7 +193,7 @@ class FilePrediction {
   // Keeps a reference to the options.
   explicit FilePrediction(const PredictOptions& options)
       : options_(options),
-        split_{.name = "data", .flag = "--file", .files = DataFiles(options.files, "--file")} {}
+        split_{.name = "data", .option = "--file", .files = DataFiles(options.files, "--file")} {}
 
   const std::vector<std::string>& files() const { return split_.files; }
   const Predictor& predictor() const { return *predictor_; }
@@ -238,7 +238,7 @@ std::string FilePrediction::FindTexts(const TextTable& block) {
 void FilePrediction::Run(
     const std::function<void(const TextTable&)>& begin,
     const std::function<void(const TextTable&, int64_t, const std::vector<Prediction>&)>& use) {
-  for (const std::string& file : files()) CheckNoFolder(file, split_.flag);
+  for (const std::string& file : files()) CheckNoFolder(file, split_.option);
   FinetuneArguments reading;  // joins no columns, since the file's own ones stay as they are
   reading.invalid_utf8 = options_.invalid_utf8;
   ForEachBlock(split_, reading, [&](const TextTable& block, size_t) {

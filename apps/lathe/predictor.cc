@@ -42,8 +42,10 @@ void CheckTrained(const SequenceClassifier& model, const std::string& dir) {
                           "train one with finetune");
   }
   if (!report.missing.empty()) {
-    throw InvalidArgument(dir + ": the checkpoint lacks " + std::to_string(report.missing.size()) +
-                              " parameters, the first is " + report.missing.front(),
+    const size_t count = report.missing.size();
+    throw InvalidArgument(dir + ": the checkpoint lacks " + std::to_string(count) +
+                              (count == 1 ? " parameter, " : " parameters, the first is ") +
+                              report.missing.front(),
                           kMixedFilesHint);
   }
 }

@@ -120,19 +120,19 @@ std::string And(const std::string& a, const std::string& b) {
 
 // The note on the columns, which grows with what is taken and what the file lacks.
 struct ColumnNote {
-  std::string taken, replaced, flags;
+  std::string taken, replaced, options;
   Strings lacking;
 
-  void Lacks(const Strings& columns, const std::string& replacement, const char* flag) {
+  void Lacks(const Strings& columns, const std::string& replacement, const std::string& option) {
     lacking.insert(lacking.end(), columns.begin(), columns.end());
     replaced = And(replaced, replacement);
-    flags += (flags.empty() ? "" : " and ") + std::string(flag);
+    options += (options.empty() ? "" : " and ") + option;
   }
   std::string Text(const std::string& path) const {
     std::string text = taken.empty() ? "" : taken + ", as in the training";
     if (!lacking.empty()) {
       text += (text.empty() ? "" : "; ") + path + " lacks " + List(lacking) +
-              " of the training data, so " + replaced + "; choose others with " + flags;
+              " of the training data, so " + replaced + "; choose others with " + options;
     }
     text = TerminalText(text);
     std::replace_if(
@@ -243,11 +243,11 @@ std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& t
     Strings shown;
     for (const std::string& name : options->text_columns) shown.push_back(Quoted(name));
     note.Lacks(Shown(texts, trained), TextsAreIn(shown, false),
-               trained.joined ? "--text_column_names" : "--text_columns");
+               OptionName(trained.joined ? "text_column_names" : "text_columns"));
   }
   if (open.label && !found_label) {
     note.Lacks(Shown(label, trained), "the labels are in " + Quoted(options->label_column),
-               "--label_column");
+               OptionName("label_column"));
   }
   return note.Text(table.path);
 }

@@ -183,24 +183,24 @@ TEST(TrainedColumnsTest, AFileThatLacksThemIsReadAsBefore) {
   EXPECT_EQ(texts.note,
             "the labels are in \"stars\", as in the training; dev.csv lacks \"review\" of the "
             "training data, so the texts are pairs of \"title\" and \"body\"; choose others with "
-            "--text_columns");
+            "text_columns");
   const Taken label = Take(Reviews(), {"review", "label"});
   EXPECT_EQ(label.options.text_columns, Strings{"review"});
   EXPECT_EQ(label.options.label_column, "label");
   EXPECT_EQ(label.note,
             "the texts are in \"review\", as in the training; dev.csv lacks \"stars\" of the "
-            "training data, so the labels are in \"label\"; choose others with --label_column");
+            "training data, so the labels are in \"label\"; choose others with label_column");
   const Taken both = Take(Reviews(), {"text\n", "label"});
   EXPECT_EQ(both.options.text_columns, Strings{"text\n"});
   EXPECT_EQ(both.note,
             "dev.csv lacks \"review\" and \"stars\" of the training data, so the texts are in "
-            "\"text \", and the labels are in \"label\"; choose others with --text_columns and "
-            "--label_column");
+            "\"text \", and the labels are in \"label\"; choose others with text_columns and "
+            "label_column");
   // A number that is too large.
   const TrainedColumns numbered{.texts = {"a"}, .label = "label", .numbers = {{"a", 3}}};
   EXPECT_EQ(Take(numbered, {"x", "label"}).note,
             "dev.csv lacks column 3 of the training data, so the texts are in \"x\"; choose others "
-            "with --text_columns");
+            "with text_columns");
   EXPECT_THROW(Take(Reviews(), {"id"}), Error) << "no text at all";
 }
 
