@@ -52,7 +52,8 @@ struct Layer : Module {
   }
 };
 
-// Options that shard the optimizer's update, and with `share` keep the parameters in common.
+// Returns options with a sharded update. With `share`, the ranks also share one copy of the
+// parameters.
 inline AcceleratorOptions Sharded(const Env& env, bool share = false) {
   AcceleratorOptions options = Options(env);
   options.shard_optimizer = true;

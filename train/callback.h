@@ -12,10 +12,13 @@
 // The callbacks of a Trainer run in the order of its list, and each sees what those before it have
 // set in the control.
 //
-// With several ranks, each rank has the same callbacks. All events come to all ranks but three:
-// OnSave, OnCheckpoint, and the OnWarning of a snapshot or a checkpoint that failed, come only to
-// the rank that writes the files. The OnWarning of a callback's own warning comes only to the rank
-// whose control has it.
+// With several ranks, each rank has the same callbacks. All events come to all ranks but these
+// four:
+//   - OnSave comes only to the main process, which writes the files;
+//   - OnCheckpoint does so, too;
+//   - so does OnWarning if it is about the output folder, a checkpoint or a snapshot;
+//   - OnWarning of a callback's own warning comes only to the rank whose control has the warning.
+//
 // A callback that prints or writes files should do so only if state.is_world_process_zero. The
 // control is that of the whole job: what one rank asks for, all of them do, after the same step.
 #pragma once

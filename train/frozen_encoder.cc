@@ -69,7 +69,7 @@ EncodedSamples EncodeSamples(Accelerator& accelerator, SequenceClassifier& model
     const int64_t end = std::min(begin + kBatchSize, dataset.size());
     const std::vector<int64_t> samples(order.begin() + begin, order.begin() + end);
     const Tensor encoded = model.Encode(Collate(dataset, samples));
-    if (!encoded.defined()) {  // so it is on all ranks
+    if (!encoded.defined()) {  // all ranks find the same
       result.note = NoteOnDropout(model, samples, dataset);
       return result;
     }

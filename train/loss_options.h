@@ -16,8 +16,8 @@ namespace lathe {
 //   classes                   n / (classes * count), scikit-learn's compute_class_weight
 //   several labels at once    negatives / positives, the usual pos_weight of PyTorch
 //
-// The weights lie on `device`. Throws for an option that this kind of labels doesn't have, for
-// weights of unknown or missing labels, and for a label whose balanced weight is 0 or infinite.
+// The weights lie on `device`. Throws for an option that this kind of labels doesn't have, and for
+// weights of unknown or missing labels. Throws, too, if a label's balanced weight is 0 or infinite.
 LossOptions LossOptionsOf(const TrainingArguments& arguments,
                           const std::vector<std::string>& labels, LabelKind kind,
                           const TokenizedDataset* train, Device device);

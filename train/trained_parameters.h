@@ -30,9 +30,9 @@ std::vector<std::string> IdleRates(const SequenceClassifier& model,
 //   learning_rate * layerwise_lr_decay^(L + 1 - d)
 //
 // as in BEiT (Bao et al. 2021); parameters of the head have head_learning_rate if that is set. Each
-// rate has a group with weight_decay, and one of biases and norms without. Groups at learning_rate
-// come first. With freeze_layers, frozen parameters are in no group: the optimizer keeps no state
-// of them.
+// rate has two groups: one with weight_decay, and one without it for biases and norms. Groups at
+// learning_rate come first. With freeze_layers, frozen parameters are in no group: the optimizer
+// keeps no state of them.
 std::vector<ParameterGroup> TrainedGroups(const SequenceClassifier& model,
                                           const TrainingArguments& arguments);
 

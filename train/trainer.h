@@ -221,7 +221,7 @@ class Trainer {
   bool agrees_on_control_ = false;    // several ranks, and callbacks that change the control
   std::optional<OutputDir> own_out_;  // if inputs_.out is null
   OutputDir* out_;                    // null except on the main process
-  std::optional<FolderClaim> claim_;  // of out_
+  std::optional<FolderClaim> claim_;  // this process's claim to out_
   SequenceClassifier& model_;
   DataLoader loader_;
   std::unique_ptr<Optimizer> own_optimizer_;

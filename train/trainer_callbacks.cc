@@ -48,8 +48,8 @@ void Trainer::CollectCallbackStates() {
 }
 
 void Trainer::LoadCallbackStates(const nlohmann::json& saved, const std::string& file) {
-  const nlohmann::json& states =
-      saved.at("stateful_callbacks");  // LoadCheckpoint has found its own state
+  // The key is there, because LoadCheckpoint has already read the Trainer's own state from it.
+  const nlohmann::json& states = saved.at("stateful_callbacks");
   for (const auto& callback : callbacks_) {
     const std::string name = callback->StateName();
     if (name.empty() || !states.contains(name)) continue;  // this callback is new

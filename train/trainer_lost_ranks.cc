@@ -146,11 +146,11 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
                           went_back.value_or("") + " is in " + out_->path() + words));
 }
 
-// If the parameters are those of no complete step, or not finite, goes back to the last snapshot or
-// to the newest checkpoint, whichever has more steps, and returns "". Keeps parameters that are
-// finite if there is no snapshot, as a checkpoint stays where it is. Then returns words for the
-// message that tell what they may be. Returns nothing if there was no need. Throws `lost` if there
-// is nothing that is worth saving.
+// Goes back if the parameters are not finite, or are those of no complete step. It takes the last
+// snapshot or the newest checkpoint, whichever has more steps, and returns "". If there is no
+// snapshot, it keeps parameters that are finite, since a checkpoint stays where it is. Then it
+// returns words for the message that tell what the parameters may be. Returns nullopt if there was
+// no need to go back. Throws `lost` if there is nothing that is worth saving.
 std::optional<std::string> Trainer::GoBackIfNeeded(const Error& lost) {
   // A step changes the parameters only after all ranks have summed up their gradients. So the
   // parameters are those of the last complete step, unless a rank was lost while each updated its

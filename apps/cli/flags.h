@@ -106,7 +106,8 @@ class FlagTable {
   bool given(const std::string& name) const;
   // The names and values of the options that were given, as they were written.
   std::vector<std::pair<std::string, std::string>> GivenValues() const;
-  std::vector<std::string> Names() const;  // of all options
+  // The names of all options.
+  std::vector<std::string> Names() const;
   // The present values of all options that are not for the command line only, by their names.
   nlohmann::json PresentValues() const;
   // Returns the help, in lines of at most so many columns; by default HelpWidth (help_text.h).

@@ -11,9 +11,9 @@
 // `all_scores` a column `probability_<label>` for each label. For several labels at once the first
 // two are JSON arrays of the predicted labels and their probabilities.
 //
-// Rows of CSV get quotes only where they need them, and the order of columns of the first file.
-// Rows of JSON lines stay as they are, byte for byte, and get the new keys at their end. Blank
-// lines are left out.
+// Rows of CSV get quotes only where they need them. All have their columns in the order of the
+// first file. Rows of JSON lines stay as they are, byte for byte, and get the new keys at their
+// end. Blank lines are left out.
 #pragma once
 
 #include <cstdint>
@@ -36,12 +36,12 @@ class PredictionRows {
  public:
   struct Options {
     LabelKind kind = LabelKind::kSingleLabel;
-    std::vector<std::string> names;  // of the labels
+    std::vector<std::string> names;  // the labels' names
     bool all_scores = false;
     InvalidUtf8 invalid_utf8 = InvalidUtf8::kError;
   };
-  // Throws UsageError if the files have not the same format, or it is none that can be written.
-  // Throws InvalidArgument if `output` is a folder. There must be an input.
+  // Throws UsageError if the inputs and the output don't all have one format, or if it is not CSV,
+  // TSV or JSON lines. Throws InvalidArgument if `output` is a folder. `inputs` must not be empty.
   static void CheckPaths(const std::vector<std::string>& inputs, const std::string& output);
 
   PredictionRows(const std::vector<std::string>& inputs, std::string output, Options options);
@@ -64,7 +64,7 @@ class PredictionRows {
 
   std::string output_, format_;
   Options options_;
-  std::vector<std::string> columns_;  // of the inputs, in the order of the first one
+  std::vector<std::string> columns_;  // the inputs' columns, in the order of the first input
   std::optional<FileWriter> writer_;
   std::ifstream raw_;     // an input, for JSON lines
   std::string raw_path_;  // its name

@@ -15,9 +15,10 @@ namespace lathe {
 // Prints the title and a line for each metric.
 void PrintMetrics(std::ostream& out, const std::string& title, const nlohmann::json& metrics);
 
-// Prints a line for each class, with "undefined" where a value is; then the means, the other
-// numbers, and which classes are confused, or the right and wrong answers for several labels. Of
-// more than 20 classes it shows those with most samples and counts the others.
+// Prints a line for each class, with "undefined" where a value is; then the means and the other
+// numbers. Then it prints which classes are confused or, for several labels, the right and wrong
+// answers. If there are more than 20 classes, it shows those with most samples and counts the
+// others.
 void PrintReport(std::ostream& out, const EvaluationReport& report,
                  const std::vector<std::string>& names);
 

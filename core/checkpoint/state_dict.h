@@ -33,8 +33,8 @@ struct StateDict {
   nlohmann::json values = nlohmann::json::object();
   std::vector<StateTensor> tensors;
 
-  // Returns the value of `key`. Throws DataLoss, with the name of the object that wants it, if
-  // there is none or if it has another type, such as a number that doesn't fit.
+  // Returns the value of `key`. Throws DataLoss if there is none, or if it has another type, such
+  // as a number that doesn't fit. The error names `owner`, the object that wants the value.
   template <typename T>
   T Get(const char* owner, const std::string& key) const {
     const auto found = values.find(key);

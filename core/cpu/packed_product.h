@@ -14,7 +14,7 @@ namespace lathe::cpu {
 template <typename T, typename C>
 struct PackedProduct {
   bool transpose_a, transpose_b;
-  bool accumulate;  // adds to C; then there is no bias
+  bool accumulate;  // true: C += op(A) op(B), without a bias
   int64_t M, N, K;
   const T* a;
   int64_t lda;

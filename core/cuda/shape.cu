@@ -9,9 +9,9 @@
 namespace lathe::cuda {
 namespace {
 
-// Calls body(Unit{}) with the type to copy by: 16 bytes if that divides all of `bytes`, else an
-// element. `bytes` has the addresses, strides and lengths, all multiples of `size`, which is 2 or
-// 4.
+// Calls body(Unit{}) with the type to copy by: 16 bytes if all of `bytes` are multiples of 16, else
+// an element. `bytes` has the addresses, strides and lengths, all multiples of `size`, which is 2
+// or 4.
 template <typename Body>
 void WithUnit(int64_t size, std::initializer_list<int64_t> bytes, Body body) {
   if (std::all_of(bytes.begin(), bytes.end(), [](int64_t b) { return b % 16 == 0; })) {

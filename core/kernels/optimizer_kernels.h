@@ -68,7 +68,7 @@ struct RateValues {
   // skipped.
   int64_t advance = 0;
   int64_t advanced = 0;   // DeviceStepCounts::advanced when the first rate holds
-  int64_t num_rates = 1;  // per group; each further one is for one more schedule step
+  int64_t num_rates = 1;  // of each group: rate i is for i schedule steps after `advanced`
 };
 // A step that the device itself may skip or hold back, because of a loss scaler or of clipping. If
 // all pointers are null, the step is always taken.

@@ -21,8 +21,8 @@ constexpr int64_t kOldVersion = 1001;
 
 constexpr size_t kWorthThreads = 1 << 20;  // bytes
 
-// Returns the tensors of a state dict. `bytes_of` returns the bytes of the storage that a tensor's
-// storage names, or throws.
+// Returns the tensors of a state dict. `bytes_of(name, storage)` returns the bytes of the storage
+// in which the tensor of this name lies, or throws.
 template <typename BytesOf>
 StoredArrays ArraysOf(const std::vector<std::pair<std::string, const PickledTensor*>>& tensors,
                       const std::shared_ptr<const MappedFile>& memory, const std::string& file,

@@ -17,8 +17,8 @@ std::map<std::string, std::string> ReadShardIndex(const std::string& index,
                                                   const std::string& ending);
 
 // Opens each shard of the index once, by `open`, which returns the file's tensors by name. Returns
-// all tensors. Of copies in several shards it returns the one that the index names. Throws NotFound
-// for a shard that is missing, BrokenWeights for a tensor that is missing or comes twice.
+// all tensors. If several shards have a tensor, it returns the one that the index names. Throws
+// NotFound for a shard that is missing, BrokenWeights for a tensor that is missing or comes twice.
 template <typename Entry>
 std::map<std::string, Entry> ReadShards(
     const std::string& index, const std::string& ending,

@@ -27,7 +27,7 @@ class RowFile {
   explicit RowFile(const std::string& path);
 
   // Reads a row whose tokens are [begin, end) of all. Throws DataLoss, which names the file and the
-  // row, if the row's check value is another one.
+  // row, if the row's check value doesn't match.
   RowData Read(int64_t row, int64_t begin, int64_t end) const;
 
   const ColumnFile& columns() const { return file_; }

@@ -56,8 +56,8 @@ class TextTableReader {
                            int64_t block_bytes = int64_t{8} << 20);
 
   // Returns the next rows, with the lines on which they lie in the file. Returns none after the
-  // last one. The rows are those of ReadTextTable. Of several errors in a file this may find
-  // another one first, because it doesn't look at the whole file before it parses.
+  // last one. The rows are those of ReadTextTable. If a file has several errors, this may
+  // find another one first, because it doesn't look at the whole file before it parses.
   TextTable Next();
 
  private:

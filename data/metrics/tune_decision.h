@@ -21,8 +21,9 @@ inline constexpr double kLowestTemperature = 0.01;
 double FitTemperature(const Predictions& predictions);
 
 // Returns the threshold for each of several labels that gives the highest F1, by the rule's
-// temperature. Of several that do, it is the nearest to one half. A threshold lies halfway between
-// two probabilities, or between the lowest one and 0. A label without samples gets one half.
+// temperature. If several thresholds do, it is the nearest to one half. A threshold lies halfway
+// between two probabilities, or between the lowest one and 0. A label without samples gets one
+// half.
 std::vector<double> TuneThresholds(const Predictions& predictions);
 
 // Does so for one label. `scores` are [n] probabilities, `positives` [n] of 0 and 1.

@@ -33,8 +33,8 @@ struct LaunchOptions {
   // environment. If there is none, this machine's cores are divided evenly among its ranks.
   int num_threads_per_process = 0;
   // The number of this machine's GPUs, one for each rank; more ranks are refused. With 0 there is
-  // no limit: the ranks use the CPU if ACCELERATE_USE_CPU in `environment` says so, or else decide
-  // for themselves.
+  // no limit. The ranks then use the CPU if ACCELERATE_USE_CPU in `environment` says so. Otherwise
+  // they decide for themselves.
   int num_gpus = VisibleGpus();
   // How often LaunchProgram starts the job again if it fails. It doesn't after a wrong option (exit
   // code 2), a signal to the launcher, or the third error in a row that a rank has reported itself.

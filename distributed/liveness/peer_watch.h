@@ -59,8 +59,8 @@ class PeerWatch {
   // Does the same. It also throws if another rank has found that something is wrong, or if the
   // check of SetExtraCheck throws.
   void CheckForProblems();
-  // Sets a check for CheckForProblems, such as that of another watch over the same ranks that knows
-  // more.
+  // Makes CheckForProblems call `check`, too, such as CheckPeers of another group of the same
+  // ranks.
   void SetExtraCheck(std::function<void()> check) { extra_check_ = std::move(check); }
 
   // Returns what each rank has passed as `mine`, in the order of ranks. For use inside of Run.

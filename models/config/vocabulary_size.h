@@ -13,8 +13,9 @@ namespace lathe {
 // with a vocabulary that is cut off or of another model.
 //
 // A padded table has surplus rows, less than 1 % of it. They make room for more tokens, as in
-// DeBERTa-v3 (128,100 rows for 128,001 tokens), or round the size up, because kernels are faster
-// with multiples of a power of two. For such a table this returns a note for the user, otherwise
+// DeBERTa-v3 (128,100 rows for 128,001 tokens). Or they round the size up to a multiple of a power
+// of two, with which kernels are faster. For such a table this returns a note for the user,
+// otherwise
 // "". A vocab.txt may be cut off at the end of a line. So its table must be rounded up, to a
 // multiple of 8, 16, 32, 64 or 128.
 //

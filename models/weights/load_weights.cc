@@ -148,8 +148,9 @@ std::string WithoutOuterWrapper(const std::string& name, const std::string& wrap
   return name.substr(end);
 }
 
-// A name without the wrapper, such as that of a head beside a wrapped encoder, is a parameter's
-// only if it is the parameter's path, which no other tensor has.
+// A checkpoint may have names without the wrapper, such as those of a head beside a wrapped
+// encoder. Such a name is a parameter's only if it equals the parameter's path and no other tensor
+// has that.
 FileNames FindFileNames(const StoredArrays& arrays, const std::string& wrapper,
                         const CheckpointNames& names, const std::set<std::string>& parameters) {
   const ModelNames model_names(arrays, wrapper, names, parameters);

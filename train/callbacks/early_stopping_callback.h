@@ -16,8 +16,8 @@
 namespace lathe {
 
 // Counts evaluations in a row without an improvement of metric_for_best_model, and stops the
-// training when there are `patience` of them. An evaluation counts as an improvement if it is the
-// first one, or if its metric is better than the best one before it by more than `threshold`. The
+// training when there are `patience` of them. The first evaluation counts as an improvement. A
+// later one does if its metric is better than the best one before it by more than `threshold`. The
 // best one moves with every better evaluation, whether or not it counts as an improvement.
 //
 // The count is part of a checkpoint. So a training that goes on stops after the same step as one

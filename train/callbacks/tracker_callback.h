@@ -45,8 +45,8 @@ class TrackerCallback : public Callback {
 
   nlohmann::json hyperparameters_;
   std::string folder_;                 // empty until the first Open
-  std::vector<std::string> warnings_;  // that nobody has got yet
-  std::vector<std::string> told_;      // all warnings
+  std::vector<std::string> warnings_;  // warnings that the control hasn't got yet
+  std::vector<std::string> told_;      // all warnings so far, since none is told twice
   TrackerList trackers_;
 };
 

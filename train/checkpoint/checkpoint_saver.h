@@ -27,7 +27,7 @@
 namespace lathe {
 
 struct CheckpointJob {
-  std::string name;  // of the folder
+  std::string name;  // the folder's name
   CheckpointManifest manifest = {};
   StateDict model = {};      // the parameters by name; only the main process's counts
   StateDict optimizer = {};  // this rank's part

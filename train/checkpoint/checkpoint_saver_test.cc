@@ -148,7 +148,7 @@ TEST_F(AvailableMemoryTest, GroupsOfVersion2) {
   EXPECT_EQ(AvailableMemory(root_), 0);
 }
 
-// In a container, the group's own name leads nowhere.
+// A container names its group as the host does, but has no folder of that name.
 TEST_F(AvailableMemoryTest, GroupsOfVersion1) {
   Write("/proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/docker/1f\n1:cpuset:/docker/1f\n");
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");

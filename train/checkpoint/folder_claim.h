@@ -15,8 +15,8 @@
 
 namespace lathe {
 
-// Returns how long to wait for a process that may be about to end: 3 s, or 30 s if the launcher has
-// started this job again, as a killed process may need so long to leave the kernel.
+// Returns how long to wait for a process that may be about to end. It is 3 s, or 30 s if the
+// launcher has started this job again: a killed process may need so long to end.
 std::chrono::milliseconds ClaimPatience();
 
 class FolderClaim {
@@ -24,7 +24,7 @@ class FolderClaim {
   // Claims the folder for this process. It, and processes that it forks meanwhile, may claim the
   // folder again. The last claim to go removes the file. Forked processes don't keep the claim if
   // this one ends. Throws UsageError, naming the other process, if that still has the folder after
-  // `patience` or once a signal asks this one to stop.
+  // `patience`, or when a signal asks this one to stop.
   explicit FolderClaim(const std::string& dir,
                        std::chrono::milliseconds patience = ClaimPatience());
 

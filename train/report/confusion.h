@@ -11,10 +11,10 @@ struct TitledTable {
   std::string title, html;
 };
 
-// Returns what the report of an evaluation (ReportJson, data/metrics/evaluation_report.h) has:
-// the confusion matrix, darker cells for more samples; with more than 30 classes, a list of the
-// classes that are taken for another one most often; or, with several labels at once, how often
-// each label is rightly and wrongly given and left out.
+// Returns what the report of an evaluation (ReportJson, data/metrics/evaluation_report.h) has. This
+// is the confusion matrix, with darker cells for more samples. With more than 30 classes it is a
+// list of the classes that are taken for another one most often. With several labels at once it
+// says how often each label is rightly and wrongly given and left out.
 TitledTable ConfusionTable(const nlohmann::json& report);
 
 // Returns the confusion matrix as a figure, or "" if the report has none or it has more than 40

@@ -18,14 +18,14 @@ namespace lathe {
 // Moves the rows that `taken` marks out of a table, and returns them.
 TextTable TakeRows(TextTable& table, const std::vector<bool>& taken);
 
-// Returns 64 bits that follow from a row's texts. Two texts have the same ones by a chance of
-// 2^-64.
+// Returns a hash of 64 bits of a row's texts. Two rows of different texts have the same hash with a
+// probability of 2^-64.
 uint64_t HashOfTexts(std::string_view first, std::string_view second);
 
-// Takes the rows of a split in their order, block by block. Of the training files it keeps the rows
-// that train or those that validate (--validation_split). Then it drops duplicates
-// (--drop_duplicates), and then all rows behind the first max_rows. For each row that it has kept
-// when it drops duplicates, it remembers 8 bytes.
+// Takes the rows of a split in their order, block by block. With --validation_split it first keeps
+// only those rows of the training files that train, or only those that validate. Then it drops
+// duplicates (--drop_duplicates), and then all rows behind the first max_rows. If it drops
+// duplicates, it remembers 8 bytes for each row that it has kept.
 class RowFilter {
  public:
   // Keeps references to `options` and `rule`. `rule` may be null if the rows are divided already. A

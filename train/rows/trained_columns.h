@@ -32,8 +32,9 @@ struct TrainedColumns {
   bool operator==(const TrainedColumns&) const = default;
 };
 
-// Returns the columns of a run. `given` has its options, `named` has them with names in place of
-// numbers (column_numbers.h), and `texts` are the columns behind the joining.
+// Returns the columns of a run. `given` has its options as they were given. `named` has them with
+// names in place of numbers (column_numbers.h). `texts` are the columns that hold the texts once
+// columns are joined.
 TrainedColumns ColumnsOfRun(const DataArguments& given, const DataArguments& named,
                             const TextColumns& texts);
 
@@ -46,18 +47,20 @@ TrainedColumns ParseTrainedColumns(const std::string& text, const std::string& w
 // Throws as ReadFile and ParseTrainedColumns do.
 std::optional<TrainedColumns> ReadTrainedColumns(const std::string& folder);
 
-// What of a command's options is still open, so that the training's columns decide.
+// The columns that a command's options don't name. TakeTrainedColumns sets these.
 struct OpenColumns {
   bool texts = true, delimiter = true, label = true;
   bool any() const { return texts || label; }
 };
 
-// Sets the open columns of `options` to those of the training. `table` needs to have only the names
-// of the file's columns. Each column is found by its name, or else by the number that named it in
-// the training. If the file lacks texts of the training, the options name those that
-// ChooseTextColumns takes, and throws as that does; if it lacks the label, that of the options
-// stays. Returns a note for people, in one line, that says which columns are read. The label is in
-// it only if the training's is not called "label".
+// Sets the open columns of `options` to those of the training. It reads only the names of the
+// table's columns. It finds each column by its name, or else by its number if the training was
+// given one. If the file lacks the training's texts, it sets those that ChooseTextColumns takes,
+// and throws as that does. If the file lacks the label, the label of the options stays.
+//
+// Returns a note for people, in one line, that says which columns are read. The note leaves out
+// texts that would be read without the training, too, and a label that is called "label". So it may
+// be empty.
 std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& table,
                                const OpenColumns& open, DataArguments* options);
 

@@ -1,5 +1,5 @@
-// Numbers of labels as options give them: weights of classes (TrainingArguments::class_weights),
-// and thresholds (decision_arguments.h).
+// Reads options that give each label a number: the classes' weights
+// (TrainingArguments::class_weights) and the labels' thresholds (decision_arguments.h).
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@ namespace lathe {
 
 using LabelNumbers = std::vector<std::pair<std::string, double>>;  // labels and their numbers
 
-// What an option's numbers are, with words for errors.
+// Says which numbers such an option takes, with words for errors.
 struct LabelNumberKind {
-  const char* option;   // its name, such as "class_weights"
-  const char* name;     // of a number, such as "weight"
-  const char* wanted;   // such as "a positive number"
-  const char* hint;     // how to mend a number that isn't
-  const char* entry;    // the form of an entry, such as "LABEL=WEIGHT"
-  const char* forms;    // all that the option may be, as a hint
-  const char* example;  // an object of JSON
-  bool (*allows)(double);
+  const char* option;      // the option's name, such as "class_weights"
+  const char* name;        // what a number is called, such as "weight"
+  const char* wanted;      // what a number must be, such as "a positive number"
+  const char* hint;        // how to mend a number that isn't so
+  const char* entry;       // the form of an entry, such as "LABEL=WEIGHT"
+  const char* forms;       // a hint with all forms that the option may have
+  const char* example;     // an object of JSON, for messages
+  bool (*allows)(double);  // true if a number is what is wanted
 };
 
 // Returns the label and the number of each entry of "a=2,b=0.5", of a JSON object such as

@@ -50,8 +50,8 @@ Json Changed(const Arguments& a) {
   return value == kUsual.*kMember || !kCounts(a) ? Json() : JsonOf(value);
 }
 
-// Returns a name on the Hub as it is, and the last part of a path: the rest is nobody's business
-// but its owner's.
+// Returns a name on the Hub as it is, but only the last part of a path: a card is public, and the
+// other parts tell of the owner's machine.
 template <auto kMember>
 Json ChangedModel(const Arguments& a) {
   const std::string& value = a.*kMember;

@@ -38,8 +38,8 @@ constexpr char kUsage[] =
     "writes. Without that file, one process trains on each GPU. Without GPUs, 2\n"
     "processes train on the CPU.\n";
 
-// The argument before the folder for reports, if this program runs as a rank of a job. The
-// reference job prints no notes, since the tested job prints them.
+// If this program runs as a rank of a job, its first argument is one of these, and the folder for
+// reports follows. Ranks of the reference job print no notes, since the tested job prints them.
 constexpr char kAsRank[] = "as-rank", kAsReference[] = "as-reference";
 
 // The number of GPUs that this program can use.

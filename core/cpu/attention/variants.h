@@ -20,8 +20,8 @@ bool IsVariant(const AttentionArgs& args) {
   return args.window >= 0 || args.relative.rows != nullptr;
 }
 
-// All terms of a call. `groups` is the number of groups of sequences whose gradients of the tables
-// are summed apart.
+// The relative terms of a call. `groups` is the number of groups of sequences. Each group sums its
+// gradients of the tables into a buffer of its own.
 template <typename T, typename M>
 struct Terms {
   Terms(const AttentionArgs& args, bool backward)
