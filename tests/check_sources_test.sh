@@ -73,6 +73,24 @@ check "a folder with 25 sources and a test" ""
 header nn/layers/layer_26.h
 check "a folder with 26 sources" "nn/layers: 26 sources"
 
+for comment in '// Of two ranks it names the lower one.' 'int n;  // Of `k` ranks one.' '// A rank. Of two it is one.' '// A rule: Of two, one.'; do
+  fresh
+  header core/rank.h '' "$comment"
+  check "the comment $comment" 'core/rank.h:3: a sentence begins with a bare "Of"'
+done
+fresh
+printf '%s\n' 'x = 1' '# Of two ranks it names one.' >"$tree/tools/ranks.py"
+check "a script's comment" 'tools/ranks.py:2: a sentence begins with a bare "Of"'
+for sentence in 'Of two ranks it names one.' '- Of two ranks, one.' 'It has ranks. Of two it names one.'; do
+  fresh
+  printf '%s\n' "$sentence" >"$tree/page.md"
+  check "the page's sentence $sentence" 'page.md:1: a sentence begins with a bare "Of"'
+done
+fresh
+header core/rank.h '' '// Returns the number' '// of ranks; see OfRank.' 'auto text = "One. Of two.";'
+printf '%s\n' 'The number' 'of ranks. "Of" begins no sentence.' >"$tree/page.md"
+check "other places of the word" ""
+
 # A folder of programs that has all but tsort and clang-format.
 fresh
 mkdir "$tree/bin"

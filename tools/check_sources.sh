@@ -3,7 +3,8 @@
 #   - each C++ file is formatted as clang-format (Debian's) would;
 #   - no #include points from a room up to one above it, and neither the folders' includes nor the headers' make a
 #     circle (tests, and what only they use, are left out);
-#   - no folder holds more than 25 sources, tests not counted.
+#   - no folder holds more than 25 sources, tests not counted;
+#   - no sentence of a comment or a page begins with a bare "Of".
 # Prints what is wrong, one line each, and exits with 1 if anything is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -70,6 +71,16 @@ fi
 while read -r count folder; do
   [ "$count" -le 25 ] || wrong "$folder: $count sources, more than 25; give it sub-folders"
 done < <(printf '%s\n' "${sources[@]}" | grep -v '_test\.cc$' | sed 's|/[^/]*$||' | sort | uniq -c)
+
+# A sentence begins at the start of a comment or of a page's line, or behind a point or a colon.
+while IFS=: read -r file line text; do
+  wrong "$file:$line: a sentence begins with a bare \"Of\"; put the subject first"
+done < <({
+  git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | xargs -0r grep -HnE '(^|[[:space:]])//([^"]*[.:])? Of [a-z0-9`]'
+  git ls-files -z '*.sh' '*.bzl' '*.bazel' '*.py' '*.awk' |
+    xargs -0r grep -HnE '(^|[[:space:]])#([^"]*[.:])? Of [a-z0-9`]'
+  git ls-files -z '*.md' | xargs -0r grep -HnE '(^[-*|>[:space:]]*|[.:] )Of [a-z0-9`]'
+} || true)
 
 [ "$failed" -eq 0 ] && echo "$done"
 exit "$failed"
