@@ -10,9 +10,10 @@ void AddDecisionFlags(FlagTable& flags, TrainingArguments& o) {
   flags
       .Add(
           "thresholds", &o.thresholds,
-          "for several labels at once, predict a label above this probability: a number, one for "
-          "each label as in a=0.4,b=0.6, an object of them in JSON, a .json file with one, or tune "
-          "for the highest F1 of each on --validation_file (default: 0.5)")
+          "for several labels at once, predict a label above this probability: a number, or one "
+          "for "
+          "each label as in a=0.4,b=0.6. These may be an object of JSON, or a .json file with one. "
+          "tune finds those with the highest F1 on --validation_file (default: 0.5)")
       .ValueName("T")
       .TakesJson();
   flags

@@ -13,10 +13,11 @@ void Require(bool ok, const char* message, const char* hint = "") {
 void AddLossFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Group("Loss (of training and evaluation, unless it says otherwise)");
   flags
-      .Add("class_weights", &o.class_weights,
-           "how much each class counts: none, balanced (by how rare it is in the training data), "
-           "weights such as a=2,b=0.5, an object of them in JSON, or a .json file with one; with "
-           "several labels at once, how much a row that has the label counts for it")
+      .Add(
+          "class_weights", &o.class_weights,
+          "how much each class counts: none, balanced (by how rare it is in the training data), or "
+          "weights such as a=2,b=0.5. Weights may be an object of JSON, or a .json file with one. "
+          "With several labels at once, they are for rows that have the label")
       .ValueName("WEIGHTS")
       .TakesJson();
   flags
