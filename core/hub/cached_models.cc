@@ -49,9 +49,8 @@ std::vector<fs::path> FoldersIn(const fs::path& folder) {
   }
   if (code && code != std::errc::no_such_file_or_directory) {
     throw FileError(folder.string(), code.value())
-        .WithHint(
-            "the cache of models must be a folder that you may read; --cache_dir, "
-            "HF_HUB_CACHE or HF_HOME chooses it");
+        .WithHint("the cache of models must be a folder that you may read; " +
+                  OptionName("cache_dir") + ", HF_HUB_CACHE or HF_HOME chooses it");
   }
   std::sort(paths.begin(), paths.end());
   return paths;

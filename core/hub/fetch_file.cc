@@ -36,7 +36,8 @@ int64_t SizeOf(const std::string& path) {
 
 Error WithCacheHint(const Error& error) {
   return error.WithHint((error.hint().empty() ? "" : error.hint() + "; ") +
-                        "HF_HOME, HF_HUB_CACHE or --cache_dir choose the cache of models");
+                        "HF_HOME, HF_HUB_CACHE or " + OptionName("cache_dir") +
+                        " choose the cache of models");
 }
 
 // The file into which a download is written. It has a name of its own. Where locks don't work,

@@ -45,7 +45,8 @@ Error CacheError(const std::string& path, int error_number) {
   return FileError(path, error_number)
       .WithHint(
           "the cache of models must be a folder that you may write; choose another with HF_HOME, "
-          "HF_HUB_CACHE or --cache_dir");
+          "HF_HUB_CACHE or " +
+          OptionName("cache_dir"));
 }
 
 std::string UniqueName(const std::string& prefix, const std::string& suffix) {

@@ -230,7 +230,8 @@ Error HubClient::NoAnswer(const HttpResponse& response) const {
 
 Error HubClient::NoAccess(const HttpResponse& response) const {
   const std::string where = model_ + " at " + settings_.endpoint;
-  const std::string give = "with --token, HF_TOKEN or the file " + settings_.token_file;
+  const std::string give =
+      "with " + OptionName("token") + ", HF_TOKEN or the file " + settings_.token_file;
   if (response.Header("x-error-code") == "GatedRepo") {
     return Error(absl::StatusCode::kPermissionDenied,
                  where + ": the model is gated" +

@@ -290,7 +290,8 @@ ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patte
     any = true;
   }
   if (!any) {
-    throw NotFound(model_ + ": no file matches; it has " + Joined(files), "correct --include");
+    throw NotFound(model_ + ": no file matches; it has " + Joined(files),
+                   "correct " + OptionName("include"));
   }
   return {snapshot.folder(), commit};
 }

@@ -174,7 +174,8 @@ void CheckLaunchOptions(const LaunchOptions& options) {
     throw InvalidArgument("there are " + std::to_string(LocalProcesses(options)) +
                               " processes but " + std::to_string(options.num_gpus) +
                               (options.num_gpus == 1 ? " GPU" : " GPUs") + " on this machine",
-                          "start at most one process for each GPU, or compute on the CPU (--cpu)");
+                          "start at most one process for each GPU, or compute on the CPU (" +
+                              OptionName("cpu") + ")");
   }
 }
 

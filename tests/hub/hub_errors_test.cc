@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 
 TEST_F(HubTest, NoSuchModel) {
   ExpectError([&] { FetchCheckpoint("o/none", kAllParts, Settings()); },
-              "o/none at " + hub_.url() + ": no such model, or it is private", "--token, HF_TOKEN");
+              "o/none at " + hub_.url() + ": no such model, or it is private",
+              "with token, HF_TOKEN");
   EXPECT_FALSE(Exists(root_ + "/hub/models--o--none"));
   ExpectError([&] { ResolveCheckpoint("/nowhere/at/all", kAllParts); },
               "/nowhere/at/all: no such folder", "owner/name");
@@ -49,7 +50,7 @@ TEST_F(HubTest, PrivateAndGatedModels) {
     FetchCheckpoint(name, {.config = true}, settings);
   };
   ExpectError([&] { fetch("o/private", ""); }, "no such model, or it is private",
-              "give a token with --token, HF_TOKEN or the file " + root_ + "/token");
+              "give a token with token, HF_TOKEN or the file " + root_ + "/token");
   ExpectError([&] { fetch("o/private", "hf_bad"); }, "this token may not read it", "the token");
   ExpectError([&] { fetch("o/gated", ""); }, "the model is gated",
               "ask for access at " + hub_.url() + "/o/gated");
@@ -119,7 +120,7 @@ TEST_F(HubTest, DiskFullInTheMiddle) {
     } catch (const Error& e) {
       const std::string message = e.what();
       code = message.find("File too large") != std::string::npos &&
-                     message.find("--cache_dir choose the cache") != std::string::npos
+                     message.find("or cache_dir choose the cache") != std::string::npos
                  ? 0
                  : 2;
       if (code == 2) fprintf(stderr, "%s\n", e.what());
@@ -190,7 +191,7 @@ TEST_F(HubTest, CacheThatCannotBeRead) {
   Fetch({.config = true});
   PublishText(root_ + "/file", "");
   ExpectError([&] { CachedModels(root_ + "/file"); }, root_ + "/file: Not a directory",
-              "--cache_dir, HF_HUB_CACHE or HF_HOME chooses it");
+              "read; cache_dir, HF_HUB_CACHE or HF_HOME chooses it");
   fs::permissions(cache, fs::perms(0));
   EXPECT_EQ(RunWithoutRights([&] {
               ExpectError([&] { CachedModels(cache); }, cache + ": Permission denied",
