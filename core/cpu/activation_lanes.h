@@ -30,7 +30,7 @@ struct HostMath {
 };
 using Functions = ActivationFunctions<HostMath>;
 
-// Returns the value and sets `derivative`. erf is computed with e^(-x^2/2), which the
+// Returns GELU's value and sets `derivative`. erf is computed with e^(-x^2/2), which the
 // derivative's other term needs as well. Source: Abramowitz and Stegun, Handbook of Mathematical
 // Functions, 7.1.26; the error is within 2e-7.
 [[gnu::always_inline]] inline Lanes<float> GeluBoth(Lanes<float> x, Lanes<float>* derivative) {
@@ -48,6 +48,13 @@ using Functions = ActivationFunctions<HostMath>;
   const Lanes<float> part = 0.5f + (Lanes<float>)((Bits)within | sign);
   *derivative = part + x * 0.39894228f * e;
   return x * part;
+}
+
+// Returns the value alone: x/2 (1 + erf(x / sqrt(2))).
+[[gnu::always_inline]] inline Lanes<float> GeluValue(Lanes<float> x) {
+  const Lanes<float> half = x * 0.5f;
+  const Lanes<float> erf = Erf(half * 1.41421356f);
+  return half + half * erf;
 }
 
 // True if the activation is computed in whole registers: Gelu and Gelu10 of float32 and bfloat16.
@@ -80,9 +87,7 @@ template <typename Act, typename T>
   if constexpr (kInLanes<Act, T>) {
     ForLanes<float>(
         n, [&](int64_t i, int, auto which) __attribute__((always_inline)) {
-          const Lanes<float> half = LoadLanes(x + i, which) * 0.5f;
-          const Lanes<float> erf = Erf(half * 1.41421356f);
-          StoreLanes(y + i, CutValue<Act>(half + half * erf), which);
+          StoreLanes(y + i, CutValue<Act>(GeluValue(LoadLanes(x + i, which))), which);
         });
   } else {
 #pragma omp simd

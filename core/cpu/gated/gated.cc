@@ -43,9 +43,7 @@ void Forward(T* y, const T* a, const T* b, const GatedArgs& args) {
     } else if constexpr (kInLanes<Act, T>) {
       StoreEachLanes(
           to, args.n, [&](int64_t c, int, auto which) __attribute__((always_inline)) {
-            const Lanes<float> half = LoadLanes(ar + c, which) * 0.5f;
-            const Lanes<float> erf = Erf(half * 1.41421356f);
-            return CutValue<Act>(half + half * erf) * LoadLanes(br + c, which);
+            return CutValue<Act>(GeluValue(LoadLanes(ar + c, which))) * LoadLanes(br + c, which);
           });
     } else {
 #pragma omp simd
