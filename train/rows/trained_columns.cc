@@ -66,6 +66,7 @@ std::map<std::string, size_t> NumbersAt(const Json& json, const std::string& whe
 struct Found {
   Strings names;  // in the table
   Strings shown;  // for people: "review" in quotes, or column 2
+  bool by_name = false;
 };
 
 std::string Quoted(const std::string& name) { return "\"" + name + "\""; }
@@ -85,6 +86,7 @@ std::optional<Found> Find(const Strings& names, const TrainedColumns& trained,
     by_number.names.push_back(table.names[number->second - 1]);
     by_number.shown.push_back("column " + std::to_string(number->second));
   }
+  by_name.by_name = true;
   if (by_name.names.size() == names.size()) return by_name;
   if (by_number.names.size() == names.size()) return by_number;
   return std::nullopt;
@@ -116,6 +118,19 @@ std::string TextsAreIn(const Strings& shown, bool joined) {
 // Joins the phrases that are not empty.
 std::string And(const std::string& a, const std::string& b) {
   return a + (a.empty() || b.empty() ? "" : ", and ") + b;
+}
+
+// Returns true if a file's texts would be read from these columns without the training, too. Then
+// nobody needs to know that the training had them.
+bool AreUsual(const Found& texts, const TextTable& table, const std::string& label) {
+  try {
+    const TextColumns usual = ChooseTextColumns(table, {}, label);
+    const Strings names =
+        usual.second.empty() ? Strings{usual.first} : Strings{usual.first, usual.second};
+    return texts.by_name && texts.names == names;
+  } catch (const Error&) {  // the columns that would be read hold no texts
+    return false;
+  }
 }
 
 // The note on the columns, which grows with what is taken and what the file lacks.
@@ -221,9 +236,11 @@ std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& t
   if (const std::optional<Found> found = Find(all, trained, table)) {
     const auto split = static_cast<int64_t>(texts.size());
     found_texts = {{found->names.begin(), found->names.begin() + split},
-                   {found->shown.begin(), found->shown.begin() + split}};
+                   {found->shown.begin(), found->shown.begin() + split},
+                   found->by_name};
     found_label = {{found->names.begin() + split, found->names.end()},
-                   {found->shown.begin() + split, found->shown.end()}};
+                   {found->shown.begin() + split, found->shown.end()},
+                   found->by_name};
   }
   ColumnNote note;
   std::string label_is_in;
@@ -233,7 +250,8 @@ std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& t
   }
   if (open.texts && found_texts) {
     SetTexts(found_texts->names, trained, open, options);
-    note.taken = TextsAreIn(found_texts->shown, trained.joined);
+    if (trained.joined || !AreUsual(*found_texts, table, options->label_column))
+      note.taken = TextsAreIn(found_texts->shown, trained.joined);
   }
   note.taken = And(note.taken, label_is_in);
   if (open.texts && !found_texts) {

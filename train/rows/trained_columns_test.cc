@@ -131,6 +131,22 @@ TEST(TrainedColumnsTest, ColumnsAreFoundByName) {
   EXPECT_EQ(pair.note, "the texts are pairs of \"b\" and \"a\", as in the training");
 }
 
+TEST(TrainedColumnsTest, UsualTextsHaveNoNote) {
+  const Taken one = Take({.texts = {"sentence"}, .label = "label"}, {"sentence", "label"});
+  EXPECT_EQ(one.options.text_columns, Strings{"sentence"});
+  EXPECT_EQ(one.note, "");
+  const Taken pair = Take({.texts = {"a", "b"}, .label = "label"}, {"a", "label", "b", "c"});
+  EXPECT_EQ(pair.options.text_columns, (Strings{"a", "b"}));
+  EXPECT_EQ(pair.note, "");
+  EXPECT_EQ(Take(Reviews(), {"stars", "review"}).note,
+            "the labels are in \"stars\", as in the training");
+  // Without the training, the texts would be pairs, or in a column that holds no texts.
+  EXPECT_EQ(Take({.texts = {"a"}, .label = "label"}, {"a", "label", "b"}).note,
+            "the texts are in \"a\", as in the training");
+  EXPECT_EQ(Take({.texts = {"label"}, .label = "label"}, {"label"}, {.label = false}).note,
+            "the texts are in \"label\", as in the training");
+}
+
 TEST(TrainedColumnsTest, JoinedColumnsAreFoundByName) {
   const TrainedColumns joined{
       .texts = {"c", "a", "b"}, .joined = true, .delimiter = "|", .label = "label"};
@@ -188,8 +204,8 @@ TEST(TrainedColumnsTest, AFileThatLacksThemIsReadAsBefore) {
   EXPECT_EQ(label.options.text_columns, Strings{"review"});
   EXPECT_EQ(label.options.label_column, "label");
   EXPECT_EQ(label.note,
-            "the texts are in \"review\", as in the training; dev.csv lacks \"stars\" of the "
-            "training data, so the labels are in \"label\"; choose others with label_column");
+            "dev.csv lacks \"stars\" of the training data, so the labels are in \"label\"; choose "
+            "others with label_column");
   const Taken both = Take(Reviews(), {"text\n", "label"});
   EXPECT_EQ(both.options.text_columns, Strings{"text\n"});
   EXPECT_EQ(both.note,
