@@ -48,7 +48,8 @@ struct Sample {
   Args context = {};  // without which the option changes nothing, or is refused
 };
 
-// A value of each other option that is not its default.
+// A value of each other option that is not its default. It is long because it is a table: one row
+// for each option.
 std::map<std::string, Sample> Samples() {
   const Args evaluates = {"--validation_file", "v.csv", "--eval_strategy", "steps"};
   Args decides = evaluates;

@@ -128,22 +128,19 @@ void ApplyFiles(FlagTable& flags, const std::string& arguments_file,
     flags.ApplyFile(json_config, "--json_config" + what);
 }
 
-}  // namespace
-
-ParsedOptions ParseOptions(const std::vector<std::string>& args) {
-  NameOptionsAsFlags();
-  ParsedOptions parsed;
-  FinetuneArguments& o = parsed.options;
-  bool help = false;
+// What some flags set besides the arguments.
+struct OtherValues {
+  bool help = false, help_transformers = false;
   std::string json_config;
   DropInInputs inputs;
-  bool help_transformers = false;
-  FlagTable flags(kUsage);
+};
+
+void AddFlags(FlagTable& flags, FinetuneArguments& o, OtherValues& other) {
   AddModelFlags(flags, o);
   AddDataFlags(flags, o);
   AddRowFlags(flags, o);
   AddTaskFlags(flags, o);
-  AddTrainingFlags(flags, o, inputs);
+  AddTrainingFlags(flags, o, other.inputs);
   AddLossFlags(flags, o);
   AddTrainedFlags(flags, o);
   AddLoggingFlags(flags, o);
@@ -151,47 +148,28 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   AddTrackerFlags(flags, o);
   AddDecisionFlags(flags, o);
   AddCheckpointFlags(flags, o);
-  AddGeneralFlags(flags, o, help, json_config);
-  AddDropInFlags(flags, o, inputs);
+  AddGeneralFlags(flags, o, other.help, other.json_config);
+  AddDropInFlags(flags, o, other.inputs);
   flags
-      .Add("help_transformers", &help_transformers,
+      .Add("help_transformers", &other.help_transformers,
            "list the options of Transformers' scripts that are taken without an effect, or refused")
       .CommandLineOnly();
   AddTransformersOptions(flags);
+}
 
-  const std::string help_text = flags.Help();  // before parsing, because it shows the defaults
-  const std::string arguments_file = !args.empty() && IsOptionsFile(args[0]) ? args[0] : "";
-  std::vector<std::string> positional = flags.Parse(args);
-  if (help || help_transformers) {
-    parsed.help = help ? help_text : DescribeTransformersOptions();
-    return parsed;
-  }
-  if (!arguments_file.empty()) positional.erase(positional.begin());
-  if (!positional.empty()) {
-    throw InvalidArgument("unexpected argument \"" + positional[0] + "\"",
-                          IsOptionsFile(positional[0])
-                              ? "a file of arguments stands first; --help lists the options"
-                              : "a value stands right after its option; --help lists the options");
-  }
-  ApplyFiles(flags, arguments_file, json_config);
-  TranslateDropInFlags(flags, inputs, o);
-  if (!flags.given("gradient_accumulation_steps"))
-    o.gradient_accumulation_steps = ReadAccumulationSteps();
-  ReadPrecision(flags, o);
-  // Who says how often to save wants to save.
-  const bool says_how_often =
-      flags.given("save_steps") || (flags.given("save_seconds") && o.save_seconds > 0);
-  if (says_how_often && !flags.given("save_strategy")) o.save_strategy = "steps";
-  ValidateRowFlags(flags, o);
-  Validate(o);
+// Sets what the ranks compare and what a model card shows: the options' values, and which options
+// were given.
+void SetValues(const FlagTable& flags, ParsedOptions& parsed) {
   const auto in = [](const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
+  // Ranks may differ in these.
   const std::vector<std::string> own = {"output_dir",   "num_threads",   "overwrite_output_dir",
                                         "disable_tqdm", "json_config",   "resume_from_checkpoint",
                                         "run_name",     "dataset_cache", "overwrite_cache",
                                         "token",        "cache_dir",     "logging_dir",
                                         "loss_curve"};
+  // These name files, which may lie elsewhere on another machine.
   const std::vector<std::string> files = {"model_name_or_path", "config_name", "tokenizer_name",
                                           "train_file",         "test_file",   "validation_file",
                                           "class_weights"};
@@ -205,6 +183,44 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
       parsed.shared.emplace_back("--" + name, value);
     }
   }
+}
+
+}  // namespace
+
+ParsedOptions ParseOptions(const std::vector<std::string>& args) {
+  NameOptionsAsFlags();
+  ParsedOptions parsed;
+  FinetuneArguments& o = parsed.options;
+  OtherValues other;
+  FlagTable flags(kUsage);
+  AddFlags(flags, o, other);
+
+  const std::string help_text = flags.Help();  // before parsing, because it shows the defaults
+  const std::string arguments_file = !args.empty() && IsOptionsFile(args[0]) ? args[0] : "";
+  std::vector<std::string> positional = flags.Parse(args);
+  if (other.help || other.help_transformers) {
+    parsed.help = other.help ? help_text : DescribeTransformersOptions();
+    return parsed;
+  }
+  if (!arguments_file.empty()) positional.erase(positional.begin());
+  if (!positional.empty()) {
+    throw InvalidArgument("unexpected argument \"" + positional[0] + "\"",
+                          IsOptionsFile(positional[0])
+                              ? "a file of arguments stands first; --help lists the options"
+                              : "a value stands right after its option; --help lists the options");
+  }
+  ApplyFiles(flags, arguments_file, other.json_config);
+  TranslateDropInFlags(flags, other.inputs, o);
+  if (!flags.given("gradient_accumulation_steps"))
+    o.gradient_accumulation_steps = ReadAccumulationSteps();
+  ReadPrecision(flags, o);
+  // Who says how often to save wants to save.
+  const bool says_how_often =
+      flags.given("save_steps") || (flags.given("save_seconds") && o.save_seconds > 0);
+  if (says_how_often && !flags.given("save_strategy")) o.save_strategy = "steps";
+  ValidateRowFlags(flags, o);
+  Validate(o);
+  SetValues(flags, parsed);
   return parsed;
 }
 

@@ -64,6 +64,19 @@ void FindForForeignFiles(const Library& library, Hdf5Library& h) {
   library.Find("H5Tis_variable_str", h.Tis_variable_str);
 }
 
+// Finds the constants, which exist once the library is open.
+void FindConstants(const Library& library, Hdf5Library& h) {
+  const auto id = [&](const char* name) { return *static_cast<hid_t*>(library.Address(name)); };
+  h.native_float = id("H5T_NATIVE_FLOAT_g");
+  h.native_int64 = id("H5T_NATIVE_INT64_g");
+  h.native_uint8 = id("H5T_NATIVE_UINT8_g");
+  h.native_uint16 = id("H5T_NATIVE_UINT16_g");
+  h.native_uint32 = id("H5T_NATIVE_UINT32_g");
+  h.dataset_creation = id("H5P_CLS_DATASET_CREATE_ID_g");
+  h.link_creation = id("H5P_CLS_LINK_CREATE_ID_g");
+  h.file_access = id("H5P_CLS_FILE_ACCESS_ID_g");
+}
+
 Hdf5Library OpenHdf5() {
   const Library library("libhdf5_serial.so.103", "libhdf5-103-1");
   Hdf5Library h;
@@ -117,15 +130,7 @@ Hdf5Library OpenHdf5() {
   // tidies up at the end of the process.
   h.dont_atexit();
   if (h.open() < 0) throw Error(absl::StatusCode::kInternal, "HDF5 can't be initialized");
-  const auto id = [&](const char* name) { return *static_cast<hid_t*>(library.Address(name)); };
-  h.native_float = id("H5T_NATIVE_FLOAT_g");
-  h.native_int64 = id("H5T_NATIVE_INT64_g");
-  h.native_uint8 = id("H5T_NATIVE_UINT8_g");
-  h.native_uint16 = id("H5T_NATIVE_UINT16_g");
-  h.native_uint32 = id("H5T_NATIVE_UINT32_g");
-  h.dataset_creation = id("H5P_CLS_DATASET_CREATE_ID_g");
-  h.link_creation = id("H5P_CLS_LINK_CREATE_ID_g");
-  h.file_access = id("H5P_CLS_FILE_ACCESS_ID_g");
+  FindConstants(library, h);
   return h;
 }
 

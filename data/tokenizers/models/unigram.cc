@@ -49,6 +49,7 @@ Unigram::Unigram(std::vector<std::pair<std::string, double>> pieces, std::option
   }
 }
 
+// It is long because finding the best pieces and walking back along them share the table `best`.
 void Unigram::Encode(std::string_view word, std::vector<int32_t>* ids) const {
   // The best segmentation up to each byte offset.
   struct Best {
