@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,19 @@ struct Layer : Module {
     RegisterParameter("bias", {out}, Init::Zeros());
   }
 };
+
+// Runs `body` on two ranks, each with an Accelerator. Expects that both end with the same error,
+// and returns its message.
+inline std::string Refusal(const std::function<void(Accelerator&, const Env&)>& body) {
+  const auto results = RunRanks(2, [&](const Env& env) {
+    Accelerator accelerator(Options(env));
+    body(accelerator, env);
+    return std::string();
+  });
+  EXPECT_EQ(results[0].said, results[1].said);
+  EXPECT_EQ(results[0].exit_code, 3);
+  return results[0].said;
+}
 
 // Returns options with a sharded update. With `share`, the ranks also share one copy of the
 // parameters.
