@@ -154,9 +154,12 @@ TEST(GemmTest, AnyNumberOfThreadsGivesTheSameSums) {
                               {false, false, 300, 40, 31, false, false},
                               {false, false, 24, 1001, 2100, false, false},
                               {true, false, 301, 290, 24, false, true},
-                              // Several blocks of each kind that packed products have.
+                              // Several blocks of each kind that packed products have: of depth
+                              // and rows, of columns if results are bfloat16, and of columns.
                               {true, false, 450, 130, 300, false, true},
                               {false, true, 130, 1100, 300, true, false},
+                              {false, true, 30, 3100, 300, true, false},
+                              {false, false, 30, 3100, 300, false, true},
                               {true, false, 40, 301, 24, false, false}}) {
     const int64_t lda = (p.transpose_a ? p.M : p.K) + 8, ldb = (p.transpose_b ? p.K : p.N) + 8;
     const int64_t ldc = p.N + 8;
