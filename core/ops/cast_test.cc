@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/broadcast.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/tests/check_op.h"
 
@@ -90,6 +91,37 @@ TEST_F(CastTest, RoundsToNearestEven) {
   EXPECT_EQ(special.To(DType::kF32).ToVector<float>()[1], -infinity);
   EXPECT_TRUE(std::isnan(special.To(DType::kF32).ToVector<float>()[2]));
   EXPECT_EQ(special.To(DType::kF32).ToVector<float>()[3], infinity);
+}
+
+// Sums in place on the host are those of float, rounded. Some levels have code of their own for
+// bfloat16: two registers are rounded together, and NaN takes another way.
+TEST(AddInPlaceTest, IsTheRoundedSum) {
+  for (const int64_t n : {1, 5, 1030, 40000}) {
+    std::vector<float> a, b;
+    uint32_t state = 1;
+    const auto next = [&] {
+      state = state * 1664525 + 1013904223;
+      // A number of bfloat16 with any sign and fraction, and a magnitude from 2^-8 to 2^7.
+      const uint32_t exponent = 119 + (state >> 24 & 15);
+      return std::bit_cast<float>((state >> 31) << 31 | exponent << 23 | (state >> 8 & 127) << 16);
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      a.push_back(i % 97 == 96 ? std::nanf("") : next());
+      b.push_back(i % 101 == 100 ? std::numeric_limits<float>::infinity() : next());
+    }
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      Tensor sum = Tensor::FromVector(a).To(dtype);
+      AddInPlace(sum, Tensor::FromVector(b).To(dtype));
+      const std::vector<float> sums = sum.To(DType::kF32).ToVector<float>();
+      int64_t wrong = 0;
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const float exact = a[i] + b[i];
+        const double expected = dtype == DType::kF32 ? exact : NearestBFloat16(exact);
+        wrong += std::isnan(exact) ? !std::isnan(sums[i]) : sums[i] != expected;
+      }
+      EXPECT_EQ(wrong, 0) << ToString(dtype) << ", " << n;
+    }
+  }
 }
 
 TEST_F(CastTest, GradientComesBackInTheInputsDType) {
