@@ -16,7 +16,7 @@ namespace {
 // True if results of Act are looked up. ReLU and its variants take less time to compute.
 template <typename Act, typename T>
 constexpr bool kLooksUp =
-    LATHE_ISA <= 4 && std::is_same_v<T, BFloat16> &&
+    !kRoundsInOneInstruction && std::is_same_v<T, BFloat16> &&
     !(std::is_same_v<Act, Functions::Identity> || std::is_same_v<Act, Functions::Relu> ||
       std::is_same_v<Act, Functions::Relu2> || std::is_same_v<Act, Functions::Relu6> ||
       std::is_same_v<Act, Functions::LeakyRelu>);

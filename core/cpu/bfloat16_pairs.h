@@ -17,7 +17,7 @@ namespace {
 // Rows of an even number of bfloat16 elements are rows of pairs as they lie in memory.
 typedef uint32_t Pair __attribute__((may_alias));
 
-#if LATHE_ISA >= 5
+#if LATHE_HAS_BFLOAT16_PRODUCTS
 // C = A B, or C += A B if `accumulate`, for `kRows` rows and `kLines` lines of columns. A: (kRows,
 // K) and B: (K, 16 kLines) consist of pairs.
 template <int kRows, int kLines>

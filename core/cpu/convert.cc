@@ -16,9 +16,9 @@ void Convert(To* to, const From* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) Store(to[i], Load(from[i]));
 }
 
-// Where the processor has no instruction that rounds, two registers are narrowed together.
+// True if Add narrows registers together. A plain loop would narrow one at a time.
 template <typename T>
-constexpr bool kAddsInLanes = LATHE_ISA <= 3 && std::is_same_v<T, BFloat16>;
+constexpr bool kAddsInLanes = kNarrowedTogether == 2 && std::is_same_v<T, BFloat16>;
 
 template <typename T>
 void Add(T* to, const T* x, int64_t n) {

@@ -70,6 +70,7 @@ requires std::is_floating_point_v<M>
 // Rounds as Store does, but at level 5 magnitudes below 2^-126 become 0.
 [[gnu::always_inline]] inline void StoreLanes(BFloat16* to, Lanes<float> x, AllLanes) {
 #if LATHE_ISA >= 5
+  static_assert(kRoundsInOneInstruction);
   _mm256_storeu_si256((__m256i_u*)to, (__m256i)_mm512_cvtneps_pbh((__m512)x));
 #else
   typedef uint32_t Words __attribute__((vector_size(kRegisterBytes)));
@@ -102,6 +103,7 @@ template <typename T>
   StoreLanes(to + kLanesOf<MathType<T>>, second, AllLanes{});
 }
 #if LATHE_ISA <= 3
+static_assert(kNarrowedTogether == 2);
 // Is not inlined, because loops are better without rare code.
 [[gnu::cold, gnu::noinline]] inline void StoreLanesWithNan(BFloat16* to, Lanes<float> first,
                                                            Lanes<float> second) {

@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <iterator>
 #include <type_traits>
 
 #include "lathe/core/base/round_up.h"
@@ -18,7 +19,7 @@ namespace {
 // panel of op(B), depth x kPanel, is read from the nearest cache. A strip of op(A), kStrip x depth,
 // is read from the next one. Source: Goto and van de Geijn, Anatomy of High-Performance Matrix
 // Multiplication (2008).
-constexpr int64_t kStrip = 6, kPanel = 2 * kSide;
+constexpr int64_t kStrip = kMostRows, kPanel = 2 * kSide;
 constexpr int64_t kMostDepth = 256;      // a panel takes up to 16 KB
 constexpr int64_t kMostStripRows = 192;  // rows of the strips that are copied together: 192 KB
 constexpr int64_t kMostColumns = 1536;   // columns of the panels that are copied together: 1.5 MB
@@ -187,7 +188,8 @@ template <int rows>
 
 using TileFunction = void (*)(int64_t depth, const float* a, const float* b, float* c, int64_t ldc,
                               bool accumulate, const float* start);
-constexpr TileFunction kTiles[kStrip] = {Tile<1>, Tile<2>, Tile<3>, Tile<4>, Tile<5>, Tile<6>};
+constexpr TileFunction kTiles[] = {Tile<1>, Tile<2>, Tile<3>, Tile<4>, Tile<5>, Tile<6>};
+static_assert(std::size(kTiles) == kStrip);
 
 // A tile of C: `rows` x `columns` elements from (row, column) on, at most kStrip x kPanel.
 struct Place {

@@ -32,8 +32,8 @@ template <typename T, typename M>
                                              const M* b) {
   constexpr bool kSame = std::is_same_v<T, M>;
   const int64_t width = WholeLines<M>(d);
-  // At level 5 registers are rounded by an instruction that makes tiny numbers 0; Write keeps them.
-  if constexpr (kSame || LATHE_ISA <= 4) {
+  // An instruction that rounds a whole register makes tiny numbers 0; Write keeps them.
+  if constexpr (kSame || !kRoundsInOneInstruction) {
     if (d == width && (kSame || K <= kProductDepth))
       return Product<M>(rows, d, K, a, b, width, to, stride, Result::kOverwrite);
   }
@@ -163,7 +163,7 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
   }
 }
 
-#if LATHE_ISA >= 5 && !defined(__clang__)
+#if LATHE_HAS_BFLOAT16_PRODUCTS
 void ForwardOfBFloat16(BFloat16* out, float* lse, const BFloat16* q, const BFloat16* k,
                        const BFloat16* v, const AttentionArgs& args) {
   const bool pairs = SupportsPairs(args) && !IsVariant(args);

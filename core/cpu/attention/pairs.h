@@ -12,8 +12,7 @@
 namespace lathe::cpu {
 namespace {
 
-// Clang 16 crashes when it compiles these functions, so its programs don't have them.
-#if LATHE_ISA >= 5 && !defined(__clang__)
+#if LATHE_HAS_BFLOAT16_PRODUCTS
 // True if ForwardOfPairs and BackwardOfPairs support heads of this size.
 bool SupportsPairs(const AttentionArgs& args) { return args.head_dim % 32 == 0; }
 

@@ -18,7 +18,7 @@ void ForRows(const GatedArgs& args, const Body& body) {
 
 // True if Act is looked up here. With AVX-512 this gains nothing, since both results are rounded.
 template <typename Act, typename T>
-constexpr bool kGatesByTable = LATHE_ISA <= 3 && kLooksUp<Act, T>;
+constexpr bool kGatesByTable = kNarrowedTogether == 2 && kLooksUp<Act, T>;
 
 // Calls body(begin, n) for consecutive parts of a row of n elements.
 template <typename Body>
