@@ -196,6 +196,26 @@ TEST(TokenizerTest, ManyNewerLetters) {
   EXPECT_EQ(normalizer(text), "x");
 }
 
+// The lists are those of `tokenizers`.
+TEST(TokenizerTest, PunctuationOfRegularExpressionsHasSymbols) {
+  const auto without = [](const std::string& pattern, const std::string& text) {
+    return NormalizerFromJson(
+        {{"type", "Replace"}, {"pattern", {{"Regex", pattern}}}, {"content", ""}})(text);
+  };
+  const std::string text = "a<b>'c-d$e^🙂f~g\u20AC[:punct]";
+  EXPECT_EQ(without("[[:punct:]]", text), "abcdefgpunct");
+  EXPECT_EQ(without("[[:punct:]a-c]+", text), "defgpunt");
+  EXPECT_EQ(without("[]a[:punct:]]", text), "bcdefgpunct");
+  EXPECT_EQ(without("[x[:digit:][c[:punct:]]]", text), "abdefgpunt");
+  EXPECT_EQ(without("[^[:punct:]]", text), "<>'-$^🙂~\u20AC[:]");
+  EXPECT_EQ(without("[[:^punct:]]", text), "<>'-$^🙂~\u20AC[:]");
+  EXPECT_EQ(without("[[:punct:]&&[^<>]]", text), "a<b>cdefgpunct");
+  EXPECT_EQ(without("(?P)[[:punct:]]", text), "abcde🙂fg\u20ACpunct");
+  // Neither of these is the bracket.
+  EXPECT_EQ(without("[:punct:]", text), "a<b>'-d$e^🙂f~g\u20AC[]");
+  EXPECT_EQ(without(R"([\[:punct:])", text), "a<b>'-d$e^🙂f~g\u20AC]");
+}
+
 TEST(TokenizerTest, RobertaFromVocabAndMerges) {
   const std::string vocab = R"({"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "h": 4, "i": 5,
       "Ġ": 6, "hi": 7, "Ġhi": 8, "<mask>": 9})";

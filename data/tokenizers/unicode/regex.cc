@@ -3,6 +3,7 @@
 #include <absl/status/status.h>
 #include <oniguruma.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "lathe/core/base/error.h"
@@ -37,6 +38,59 @@ void InitializeOnce() {
   }
 }
 
+// Returns true if an option group such as "(?iP)" or "(?P:" leaves ASCII alone to POSIX brackets.
+bool HasAsciiBrackets(std::string_view pattern) {
+  for (size_t pos = pattern.find("(?"); pos != std::string_view::npos;
+       pos = pattern.find("(?", pos + 1)) {
+    const size_t end = pattern.find_first_not_of("abcdefghijklmnopqrstuvwxyzDIPSW", pos + 2);
+    if (end != std::string_view::npos && (pattern[end] == ')' || pattern[end] == ':') &&
+        pattern.substr(pos, end - pos).find('P') != std::string_view::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Returns the size of the POSIX bracket such as "[:alpha:]" with which `text` begins, or 0.
+size_t PosixBracketSize(std::string_view text) {
+  if (!text.starts_with("[:")) return 0;
+  const size_t end = text.find_first_not_of("^abcdefghijklmnopqrstuvwxyz", 2);
+  return text.substr(std::min(end, text.size())).starts_with(":]") ? end + 2 : 0;
+}
+
+// Returns the pattern with all symbols in the POSIX bracket of punctuation: `tokenizers` compiles
+// [[:punct:]] to punctuation and symbols, Oniguruma 6.9.8 to punctuation alone.
+std::string WithSymbolsInPunct(std::string_view pattern) {
+  const std::string punct = HasAsciiBrackets(pattern) ? R"(!-/:-@\[-\x60{-~)" : R"(\p{P}\p{S})";
+  std::string out;
+  out.reserve(pattern.size());
+  int depth = 0;  // of the character classes, each in another
+  for (size_t pos = 0; pos < pattern.size();) {
+    const std::string_view rest = pattern.substr(pos);
+    const std::string_view bracket = rest.substr(0, depth > 0 ? PosixBracketSize(rest) : 0);
+    size_t taken = std::max<size_t>(1, bracket.size());
+    if (rest[0] == '\\') {
+      taken = std::min<size_t>(2, rest.size());
+    } else if (bracket.empty() && rest[0] == '[') {
+      ++depth;
+      // A class's first ']' is a character of it.
+      taken += rest.substr(taken).starts_with('^');
+      taken += rest.substr(taken).starts_with(']');
+    } else if (rest[0] == ']' && depth > 0) {
+      --depth;
+    }
+    if (bracket == "[:punct:]") {
+      out += punct;
+    } else if (bracket == "[:^punct:]") {
+      out += "[^" + punct + "]";
+    } else {
+      out += rest.substr(0, taken);
+    }
+    pos += taken;
+  }
+  return out;
+}
+
 struct Region {
   OnigRegion* region = onig_region_new();
   ~Region() { onig_region_free(region, 1); }
@@ -58,7 +112,8 @@ Regex::Regex(const std::string& pattern) {
   auto impl = std::make_shared<Impl>();
   impl->pattern = pattern;
   OnigErrorInfo info;
-  const int status = onig_new(&impl->regex, Bytes(pattern), Bytes(pattern) + pattern.size(),
+  const std::string meant = WithSymbolsInPunct(pattern);
+  const int status = onig_new(&impl->regex, Bytes(meant), Bytes(meant) + meant.size(),
                               ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
   if (status != ONIG_NORMAL) {
     impl->regex = nullptr;

@@ -11,7 +11,8 @@
 namespace lathe {
 
 // Thread-safe once constructed. Letters, numbers and marks up to Unicode 16 are in their classes,
-// as in `tokenizers`. Younger symbols are not: Debian's Oniguruma knows Unicode 14.
+// as in `tokenizers`. Younger symbols are not: Debian's Oniguruma knows Unicode 14. [[:punct:]] has
+// punctuation and symbols, as there.
 class Regex {
  public:
   // Throws InvalidArgument if `pattern` is not a regular expression.
