@@ -63,7 +63,7 @@ void AddedTokenMatcher::Split(std::string_view text,
       continue;
     }
     if (token->lstrip) {
-      begin = SkipWhitespaceBefore(text, begin, done);
+      begin = std::max(SkipWhitespaceBefore(text, begin, done), done);
     }
     if (token->rstrip) {
       end = SkipWhitespace(text, end);
@@ -71,8 +71,9 @@ void AddedTokenMatcher::Split(std::string_view text,
     if (done < begin) {
       on_text(text.substr(done, begin - done));
     }
-    on_token(token->id);
-    // White space that this token took may still hold the next one, as in `tokenizers`.
+    // White space that this token took may still hold the next one, as in `tokenizers`. A token
+    // found there may have nothing left of its own; then it is dropped.
+    if (begin < end) on_token(token->id);
     done = end;
   }
   if (done < text.size()) {

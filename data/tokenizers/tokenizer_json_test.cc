@@ -86,6 +86,30 @@ TEST(TokenizerJsonTest, WordLevelRefusesAWordWithoutUnknownToken) {
   }
 }
 
+// A token that strips white space may meet itself in what it took. The ids are those of
+// `tokenizers`.
+TEST(TokenizerJsonTest, WhiteSpaceTokensWithinWhatATokenTook) {
+  const auto ids = [](const std::string& strips, const std::string& text) {
+    const auto tokenizer = TokenizerFromContents(
+        "dir",
+        {{"tokenizer.json",
+          R"({"pre_tokenizer": {"type": "WhitespaceSplit"}, "model": {"type": "WordPiece",
+              "unk_token": "?", "vocab": {"?": 0, "a": 1, "'": 2, "##'": 3, "##a": 4}},
+              "added_tokens": [{"id": 5, "content": "\n", "normalized": false, )" +
+              strips + "}]}"}},
+        "");
+    return tokenizer->Encode(text).input_ids;
+  };
+  const std::string both = R"("single_word": true, "lstrip": true, "rstrip": true)";
+  EXPECT_EQ(ids(both, "\n\r\n''a"), (std::vector<int32_t>{5, 2, 3, 4}));
+  EXPECT_EQ(ids(both, "a \n\n a"), (std::vector<int32_t>{1, 5, 1}));
+  EXPECT_EQ(ids(both, "  \n  \n"), (std::vector<int32_t>{5}));
+  const std::string right = R"("single_word": false, "lstrip": false, "rstrip": true)";
+  EXPECT_EQ(ids(right, "a \n\n a"), (std::vector<int32_t>{1, 5, 5, 1}));
+  const std::string left = R"("single_word": false, "lstrip": true, "rstrip": false)";
+  EXPECT_EQ(ids(left, "\n\r\n''a"), (std::vector<int32_t>{5, 5, 2, 3, 4}));
+}
+
 // The functions that refuse a part know neither the file nor, in part, whose value it is.
 TEST(TokenizerJsonTest, EachErrorNamesTheFileAndThePart) {
   const auto error = [](const std::string& part, const std::string& value) {
