@@ -1,5 +1,6 @@
 #include "lathe/data/tokenizers/normalizer.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -72,11 +73,48 @@ void CheckGrowth(size_t bytes, size_t most) {
         " bytes");
 }
 
+// Makes a normalizer of a function that rewrites each character by itself, whatever follows it.
+template <typename Rewrite>
+Normalizer EachCharacter(Rewrite rewrite) {
+  return Normalizer([rewrite](std::string text, size_t* start) {
+    if (*start > 0) *start = rewrite(text.substr(0, *start)).size();
+    return rewrite(std::move(text));
+  });
+}
+
+// Returns the first place that is no less than `size` and where a character of `text` ends.
+size_t ToCharacterEnd(std::string_view text, size_t size) {
+  size_t end = 0;
+  while (end < size && end < text.size()) end += Utf8SequenceLength(text[end]);
+  return end;
+}
+
+// Counts how many bytes of a new text stand for the first character, while pieces of the old text
+// come into the new one. As in `tokenizers`, what replaces a piece stands for the piece's last
+// character.
+class StartCounter {
+ public:
+  explicit StartCounter(size_t* start) : old_start_(*start), start_(start) { *start_ = 0; }
+  // The bytes [begin, end) of the old text are kept.
+  void Keep(size_t begin, size_t end) {
+    if (begin < old_start_) *start_ += std::min(end, old_start_) - begin;
+  }
+  // They are replaced by `size` bytes.
+  void Replace(size_t end, size_t size) {
+    if (end <= old_start_) *start_ += size;
+  }
+
+ private:
+  const size_t old_start_;
+  size_t* const start_;
+};
+
 // Replaces each run of at least `min_length` white-space characters by `content`. With
 // `only_space`, only U+0020 counts as white space. With `also_single_breaks`, a single \n, \r or \t
 // is replaced, too.
 std::string ReplaceRuns(std::string_view text, size_t min_length, bool only_space,
-                        bool also_single_breaks, std::string_view content) {
+                        bool also_single_breaks, std::string_view content, size_t* start) {
+  StartCounter counter(start);
   std::string out;
   out.reserve(text.size());
   for (size_t pos = 0; pos < text.size();) {
@@ -98,11 +136,13 @@ std::string ReplaceRuns(std::string_view text, size_t min_length, bool only_spac
         also_single_breaks && length == 1 && (last == '\n' || last == '\r' || last == '\t');
     if (length > 0 && (length >= min_length || single_break)) {
       out += content;
+      counter.Replace(next, content.size());
       CheckGrowth(out.size(), MostBytes(text.size()));
     } else {
       if (length == 0) {
         DecodeUtf8(text, &next);
       }
+      counter.Keep(begin, next);
       out += text.substr(begin, next - begin);
     }
     pos = next;
@@ -128,39 +168,49 @@ constexpr std::array kRunPatterns = {
 Normalizer MakeRegexReplace(const std::string& text, const std::string& content) {
   for (const RunPattern& run : kRunPatterns) {
     if (text == run.text) {
-      return [&run, content](std::string from) {
-        return ReplaceRuns(from, run.min_length, run.only_space, run.also_single_breaks, content);
-      };
+      return Normalizer([&run, content](std::string from, size_t* start) {
+        return ReplaceRuns(from, run.min_length, run.only_space, run.also_single_breaks, content,
+                           start);
+      });
     }
   }
-  return [regex = Regex(text), content](std::string from) {
+  return Normalizer([regex = Regex(text), content](std::string from, size_t* start) {
+    StartCounter counter(start);
     std::string out;
     size_t done = 0;
     regex.ForEachMatch(from, [&](size_t begin, size_t end) {
       out.append(from, done, begin - done).append(content);
+      counter.Keep(done, begin);
+      counter.Replace(end, content.size());
       CheckGrowth(out.size(), MostBytes(from.size()));
       done = end;
     });
+    counter.Keep(done, from.size());
     return done == 0 && out.empty() ? from : out.append(from, done);
-  };
+  });
 }
 
 Normalizer MakeReplace(std::string pattern, std::string content) {
   Check(!pattern.empty(), "normalizer", "Replace has an empty pattern");
-  return [pattern = std::move(pattern), content = std::move(content)](std::string text) {
+  return Normalizer([pattern = std::move(pattern), content = std::move(content)](std::string text,
+                                                                                 size_t* start) {
     size_t pos = text.find(pattern);
     if (pos == std::string::npos) {
       return text;
     }
+    StartCounter counter(start);
     std::string out;
     size_t begin = 0;
     for (; pos != std::string::npos; pos = text.find(pattern, begin)) {
       out.append(text, begin, pos - begin).append(content);
+      counter.Keep(begin, pos);
+      counter.Replace(pos + pattern.size(), content.size());
       CheckGrowth(out.size(), MostBytes(text.size()));
       begin = pos + pattern.size();
     }
+    counter.Keep(begin, text.size());
     return out.append(text, begin);
-  };
+  });
 }
 
 Normalizer ReplaceFromJson(const Json& json) {
@@ -177,7 +227,7 @@ Normalizer BertFromJson(const Json& json) {
   // Null means the same as `lowercase`.
   const Json accents = json.value("strip_accents", Json());
   const bool strip_accents = accents.is_null() ? lowercase : accents.get<bool>();
-  return [=](std::string text) {
+  return EachCharacter([=](std::string text) {
     const bool ascii = IsAscii(text);
     if (clean_text) {
       text = CleanText(text);
@@ -189,42 +239,52 @@ Normalizer BertFromJson(const Json& json) {
       text = DropCharacters(NormalizeUnicode(text, NormalizationForm::kNfd), IsNonspacingMark);
     }
     return lowercase ? LowerCase(text) : text;
-  };
+  });
 }
 
 template <NormalizationForm form>
 Normalizer UnicodeFromJson(const Json&) {
-  return [](std::string text) {
-    return IsAscii(text) ? std::move(text) : NormalizeUnicode(text, form);
-  };
+  return Normalizer([](std::string text, size_t* start) {
+    if (IsAscii(text)) return text;
+    std::string out = NormalizeUnicode(text, form);
+    if (*start > 0) {
+      // Characters may be joined with the first one, and have its place then.
+      const size_t alone = NormalizeUnicode(text.substr(0, *start), form).size();
+      *start = ToCharacterEnd(out, std::max<size_t>(alone, 1));
+    }
+    return out;
+  });
 }
 
 Normalizer LowercaseFromJson(const Json&) {
-  return [](std::string text) { return LowerCase(text); };
+  return EachCharacter([](std::string text) { return LowerCase(text); });
 }
 
 // Removes every combining mark (categories M*), and thus the accents of text that is in NFD or
 // NFKD.
 Normalizer StripAccentsFromJson(const Json&) {
-  return [](std::string text) {
+  return EachCharacter([](std::string text) {
     return IsAscii(text) ? std::move(text) : DropCharacters(text, IsMark);
-  };
+  });
 }
 
 Normalizer StripFromJson(const Json& json) {
   const bool left = json.value("strip_left", true);
   const bool right = json.value("strip_right", true);
-  return [=](std::string text) {
+  return Normalizer([=](std::string text, size_t* start) {
     const size_t begin = left ? SkipWhitespace(text, 0) : 0;
     const size_t end = right ? SkipWhitespaceBefore(text, text.size(), begin) : text.size();
+    *start = std::clamp(*start, begin, end) - begin;
     return text.substr(begin, end - begin);
-  };
+  });
 }
 
 Normalizer PrependFromJson(const Json& json) {
-  return [prefix = json.at("prepend").get<std::string>()](std::string text) {
-    return text.empty() ? text : prefix + text;
-  };
+  return Normalizer(
+      [prefix = json.at("prepend").get<std::string>()](std::string text, size_t* start) {
+        if (*start > 0) *start += prefix.size();
+        return text.empty() ? text : prefix + text;
+      });
 }
 
 Normalizer PrecompiledFromJson(const Json& json) {
@@ -232,13 +292,18 @@ Normalizer PrecompiledFromJson(const Json& json) {
   const Json& map = json.at("precompiled_charsmap");
   auto charsmap = std::make_shared<const Charsmap>(
       map.is_null() ? std::string() : DecodeBase64(map.get<std::string>()));
-  return [charsmap](std::string text) { return charsmap->Normalize(text); };
+  return Normalizer([charsmap](std::string text, size_t* start) {
+    std::string out = charsmap->Normalize(text);
+    // `tokenizers` gives the first character's place to the first one that is left.
+    if (*start > 0) *start = ToCharacterEnd(out, 1);
+    return out;
+  });
 }
 
 // Applies the rules of NMT: drops control characters, and makes spaces of white space, of
 // characters without width and of U+FFFD.
 Normalizer NmtFromJson(const Json&) {
-  return [](std::string text) {
+  return EachCharacter([](std::string text) {
     std::string out;
     out.reserve(text.size());
     for (size_t pos = 0; pos < text.size();) {
@@ -253,15 +318,15 @@ Normalizer NmtFromJson(const Json&) {
       AppendUtf8(space ? U' ' : c, &out);
     }
     return out;
-  };
+  });
 }
 
 Normalizer ByteLevelFromJson(const Json&) {
-  return [](std::string text) {
+  return EachCharacter([](std::string text) {
     std::string out;
     AppendByteAlphabet(text, &out);
     return out;
-  };
+  });
 }
 
 // Appends the parts of a Sequence, and those of a Sequence in it, in order.
@@ -278,14 +343,14 @@ void AppendParts(const Json& json, std::vector<Normalizer>* parts) {
 Normalizer SequenceFromJson(const Json& json) {
   std::vector<Normalizer> parts;
   AppendParts(json, &parts);
-  return [parts = std::move(parts)](std::string text) {
+  return Normalizer([parts = std::move(parts)](std::string text, size_t* start) {
     const size_t most = MostBytes(text.size());
     for (const Normalizer& part : parts) {
-      text = part(std::move(text));
+      text = part(std::move(text), start);
       CheckGrowth(text.size(), most);
     }
     return text;
-  };
+  });
 }
 
 constexpr std::array kKinds = {
@@ -309,7 +374,7 @@ constexpr std::array kKinds = {
 
 Normalizer NormalizerFromJson(const Json& json) {
   if (json.is_null()) {
-    return [](std::string text) { return text; };
+    return Normalizer([](std::string text, size_t*) { return text; });
   }
   return MakePart("normalizer", kKinds, json.at("type"), json);
 }

@@ -4,6 +4,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/data/utf8.h"
 
 namespace lathe {
 namespace {
@@ -50,10 +51,11 @@ std::vector<int32_t> PipelineTokenizer::EncodeText(std::string_view text) const 
   const auto add = [&](int32_t id) { ids.push_back(id); };
   const EmitWord encode_word = [&](std::string_view word) { parts_.model->Encode(word, &ids); };
   const auto encode_part = [&](std::string_view part) {
-    const std::string normalized = parts_.normalizer(std::string(part));
+    size_t start = part.data() == text.data() ? Utf8SequenceLength(part[0]) : 0;
+    const std::string normalized = parts_.normalizer(std::string(part), &start);
     const auto encode = [&](std::string_view piece) {
-      const bool at_start = part.data() == text.data() && piece.data() == normalized.data();
-      parts_.pre_tokenizer(piece, at_start, encode_word);
+      const auto begin = static_cast<size_t>(piece.data() - normalized.data());
+      parts_.pre_tokenizer(piece, /*at_start=*/begin < start, encode_word);
     };
     normalized_tokens_.Split(normalized, encode, add);
   };

@@ -9,7 +9,8 @@ namespace lathe {
 
 using EmitWord = std::function<void(std::string_view)>;
 // Cuts a normalized text into words and emits them. It may rewrite words and emits no empty ones.
-// `at_start` is true if the text begins where the caller's whole text begins.
+// `at_start` is true if the text begins with what stands for the first character of the caller's
+// whole text.
 using PreTokenizer =
     std::function<void(std::string_view text, bool at_start, const EmitWord& emit)>;
 

@@ -183,7 +183,13 @@ def whole_tokenizers():
         tokenizer.add_tokens(tokens)
         if processor is not None:
             tokenizer.post_processor = processor
-        yield tokenizer
+        yield run_tokenizer(tokenizer, SENTENCES)
+    for normalizer in STARTS:
+        tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizer
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+        tokenizer.add_tokens(tokens)
+        yield run_tokenizer(tokenizer, START_SENTENCES)
 
 
 SENTENCES = [
@@ -193,9 +199,23 @@ SENTENCES = [
 ]
 
 
-def run_tokenizer(tokenizer):
+# Normalizers that may drop, replace or move a text's first character. Metaspace marks a text if it is left.
+STARTS = [
+    normalizers.Strip(right=False), normalizers.Nmt(), normalizers.Replace("\x1f", ""), normalizers.Replace(Regex("^ +"), ""),
+    normalizers.Replace(Regex(" {2,}"), "g"), normalizers.Replace("hi", "g"), normalizers.Replace("h", "gg"),
+    normalizers.BertNormalizer(), normalizers.StripAccents(), normalizers.NFC(),
+    normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]), normalizers.Prepend("ab"), small_charsmap(),
+    normalizers.Sequence([normalizers.Strip(), normalizers.Prepend("ab")]),
+    normalizers.Sequence([normalizers.Prepend("ab"), normalizers.Replace("a", ""), normalizers.Replace(Regex("^b"), "")]),
+]
+START_SENTENCES = [(text, None) for text in (
+    "hi a", "\x1fhi a", " hi", "  hi", "\u0301hi", "e\u0301hi", "\u00e9hi", "\u017fhi", "\x1fhi<s>a", "<s>\x1fhi",
+    "\x1f<s>hi", "\x1fij a", "\x01 ")]
+
+
+def run_tokenizer(tokenizer, sentences):
     cases = []
-    for text, pair in SENTENCES:
+    for text, pair in sentences:
         e = tokenizer.encode(text, pair)
         cases.append([text, pair, e.ids, e.type_ids])
     return {"json": json.loads(tokenizer.to_str()), "cases": cases}
@@ -221,7 +241,7 @@ def main():
                         for n in NORMALIZERS],
         "pre_tokenizers": [run_pre_tokenizer(p) for p in PRE_TOKENIZERS],
         "models": [run_model(model) for model in [*bpe_models(), *unigram_models(), *word_level_models()]],
-        "tokenizers": [run_tokenizer(tokenizer) for tokenizer in whole_tokenizers()],
+        "tokenizers": list(whole_tokenizers()),
     }
     with open(out, "w", encoding="utf-8", newline="\n") as f:
         f.write("{")
