@@ -29,19 +29,27 @@ namespace fs = std::filesystem;
 constexpr double kOutputLimit = 5e-6, kLossLimit = 2e-6, kGradLimit = 3e-5, kNormLimit = 5e-6,
                  kFinalLimit = 3e-5;
 
-std::vector<fs::path> Cases() {
-  std::vector<fs::path> roots = {"tests/golden/models"};
-  if (const char* dir = std::getenv("LATHE_GOLDEN_DIR")) roots.push_back(fs::path(dir) / "models");
+constexpr char kOwnCases[] = "tests/golden/models";
+
+// Returns the cases in a folder; none if it isn't there.
+std::vector<fs::path> CasesIn(const fs::path& root) {
   std::vector<fs::path> cases;
+  if (!fs::is_directory(root)) return cases;
   const std::vector<std::string> supported = SupportedModelTypes();
-  for (const fs::path& root : roots) {
-    if (!fs::is_directory(root)) continue;
-    for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
-      if (!fs::exists(entry.path() / "golden.safetensors")) continue;
-      const std::string type = PretrainedConfig::FromPretrained(entry.path()).model_type();
-      if (std::find(supported.begin(), supported.end(), type) != supported.end())
-        cases.push_back(entry.path());
-    }
+  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+    if (!fs::exists(entry.path() / "golden.safetensors")) continue;
+    const std::string type = PretrainedConfig::FromPretrained(entry.path()).model_type();
+    if (std::find(supported.begin(), supported.end(), type) != supported.end())
+      cases.push_back(entry.path());
+  }
+  return cases;
+}
+
+std::vector<fs::path> Cases() {
+  std::vector<fs::path> cases = CasesIn(kOwnCases);
+  if (const char* dir = std::getenv("LATHE_GOLDEN_DIR")) {
+    const std::vector<fs::path> shared = CasesIn(fs::path(dir) / "models");
+    cases.insert(cases.end(), shared.begin(), shared.end());
   }
   std::sort(cases.begin(), cases.end());
   return cases;
@@ -287,10 +295,10 @@ TEST(GoldenModels, PositionsBeyondTheTable) {
   }
 }
 
-TEST(GoldenModels, TheFoldersAreThere) {
-  EXPECT_TRUE(fs::is_directory("tests/golden/models"));
+TEST(GoldenModels, TheCasesAreThere) {
+  EXPECT_GE(CasesIn(kOwnCases).size(), 46u);
   if (const char* dir = std::getenv("LATHE_GOLDEN_DIR")) {
-    EXPECT_TRUE(fs::is_directory(fs::path(dir) / "models")) << dir;
+    EXPECT_GE(CasesIn(fs::path(dir) / "models").size(), 17u) << dir;
   }
 }
 
