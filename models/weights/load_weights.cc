@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
@@ -186,6 +187,20 @@ void AppendList(std::string& out, const std::string& what, const std::vector<std
   out += names.size() > kShown ? ", ...\n" : "\n";
 }
 
+// Throws unless the tensor has a floating type. Quantized weights often have another shape, too,
+// but their type says what they are.
+void CheckIsFloating(const std::string& name, const StoredArray& array) {
+  constexpr std::string_view kFloating[] = {"BF16", "F16", "F32", "F64"};
+  if (std::find(std::begin(kFloating), std::end(kFloating), array.dtype) != std::end(kFloating)) {
+    return;
+  }
+  throw InvalidArgument(
+      array.file + ": tensor \"" + Printable(name) + "\" has dtype " + array.dtype +
+          ", which can't be read as float32",
+      "weights that were quantized can't be trained; save the model's weights as float32, float16 "
+      "or bfloat16");
+}
+
 // What a load does to the module's parameters.
 struct LoadPlan {
   std::vector<std::pair<const Parameter*, std::string>> to_read;  // with the name in the file
@@ -214,6 +229,7 @@ LoadPlan PlanLoad(const StoredArrays& arrays, const std::vector<Parameter>& para
       continue;
     }
     const StoredArray& array = arrays.at(found->second);
+    CheckIsFloating(found->second, array);
     if (array.shape != parameter.tensor.shape()) {
       const std::string what = parameter.name + ": file has " + ToString(array.shape) + ", model " +
                                ToString(parameter.tensor.shape());

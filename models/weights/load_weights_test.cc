@@ -289,6 +289,27 @@ TEST_F(LoadWeightsTest, AFamilysOwnPrefixIsNoWrapper) {
   EXPECT_EQ(wrapper(EncoderTensors("module.model.", "weight", "bias")), "module.");
 }
 
+// Four-bit weights come as bytes of another shape, eight-bit ones in the model's shape.
+TEST_F(LoadWeightsTest, QuantizedWeightsAreNamed) {
+  for (const Shape& shape : {Shape{2, 1}, Shape{2, 2}}) {
+    Tensors tensors = EncoderTensors("bert.", "weight", "bias");
+    tensors[0].second = Tensor::Zeros(shape, DType::kI32);
+    Write(tensors);
+    for (const bool ignore_mismatched_sizes : {false, true}) {
+      Model model;
+      try {
+        LoadWeights(model, dir_, kNames, {.ignore_mismatched_sizes = ignore_mismatched_sizes});
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.message(), dir_ +
+                                       "/model.safetensors: tensor \"bert.dense.weight\" has dtype "
+                                       "I32, which can't be read as float32");
+        EXPECT_NE(error.hint().find("quantized"), std::string::npos);
+      }
+    }
+  }
+}
+
 TEST_F(LoadWeightsTest, RejectsWhatCannotBeTheModels) {
   Model model;
   EXPECT_THROW(LoadWeights(model, dir_, kNames), Error);  // no file
