@@ -66,6 +66,8 @@ Json ObjectOf(const PretrainedConfig& config, const std::string& key) {
   return value;
 }
 
+constexpr char kScaling[] = "rope_scaling";
+
 // The parameters of one kind of layers, and the key from which they come.
 struct Parameters {
   std::string key = "rope_parameters";
@@ -89,11 +91,24 @@ Parameters ParametersOf(const PretrainedConfig& config, const std::string& layer
                 Entry(name) + " is for one kind of layers, and this family has no kinds",
                 "give one \"rope_theta\" for all layers");
   }
-  const Json scaling = ObjectOf(config, "rope_scaling");
-  if (!scaling.empty()) {
-    found.key = "rope_scaling";
-    found.values.update(scaling);
+  const Json scaling = ObjectOf(config, kScaling);
+  if (scaling.empty()) return found;
+  found.key = kScaling;
+  if (layer_type.empty()) {
+    found.values = scaling;
+    return found;
   }
+  // Transformers 5 gives kinds of layers the rope_type "default" before it reads these, so that it
+  // never looks at the older name. What the file means can't be known then.
+  const Json& type = At(scaling, "type");
+  if (At(scaling, "rope_type").is_null() && !type.is_null() && type != "default") {
+    throw Wrong(
+        config, kScaling, absl::StrCat(" has the type ", type.dump(), " but no \"rope_type\""),
+        absl::StrCat(
+            "write \"rope_type\": ", type.dump(),
+            " if it is meant; Transformers 5 ignores \"type\" here, so remove it otherwise"));
+  }
+  found.values.update(scaling);
   return found;
 }
 

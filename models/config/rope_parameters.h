@@ -22,11 +22,12 @@ struct RopeKeys {
   std::string layer_type = "";
 };
 
-// Returns the frequency of each pair of a head's columns (RotaryFrequencies in
-// core/ops/rotary/rotary_embedding.h), divided by the factor of a "linear" rope_type. Throws
-// `path: ...` for rope types that Lathe doesn't have, and for values that can't be meant: a theta
-// that is not positive, a factor below 1, a partial_rotary_factor other than 1, kinds of layers if
-// layer_type is empty. head_dim is even.
+// As in Transformers, "rope_scaling" takes the place of "rope_parameters" if a config has both. In
+// a family with kinds of layers it is added to each kind's. Returns the frequency of each pair of a
+// head's columns (RotaryFrequencies in core/ops/rotary/rotary_embedding.h), divided by the factor
+// of a "linear" rope_type. Throws `path: ...` for rope types that Lathe doesn't have, and for
+// values that can't be meant: a theta that is not positive, a factor below 1, a
+// partial_rotary_factor other than 1, kinds of layers if layer_type is empty. head_dim is even.
 std::vector<float> ReadRotaryFrequencies(const PretrainedConfig& config, int64_t head_dim,
                                          const RopeKeys& keys);
 

@@ -60,6 +60,50 @@ TEST(RopeParameters, Linear) {
             expected);
 }
 
+// As Transformers 5.24 has it: the older object stands for the newer one, or is added to each
+// kind's.
+TEST(RopeParameters, ScalingBesideParameters) {
+  const json scaling = {{"rope_type", "linear"}, {"factor", 4}};
+  const auto quarter = [](double theta) {
+    std::vector<float> frequencies = RotaryFrequencies(8, theta);
+    for (float& frequency : frequencies) frequency /= 4;
+    return frequencies;
+  };
+  EXPECT_EQ(Read({{"rope_parameters", {{"rope_theta", 50}}}, {"rope_scaling", scaling}}),
+            quarter(10000));
+  EXPECT_EQ(Read({{"rope_parameters", {{"rope_theta", 50}}},
+                  {"rope_scaling", scaling},
+                  {"rope_theta", 60}}),
+            quarter(60));
+  const json kinds = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 50}}}};
+  EXPECT_EQ(Read({{"rope_parameters", kinds}, {"rope_scaling", scaling}},
+                 {.layer_type = "full_attention"}),
+            quarter(50));
+  EXPECT_EQ(Read({{"rope_parameters", {{"rope_theta", 50}}}, {"rope_scaling", json::object()}}),
+            RotaryFrequencies(8, 50));
+}
+
+// With kinds of layers Transformers 5 computes with the rope_type "default" here, which can't be
+// what the file means.
+TEST(RopeParameters, OlderTypeWithKindsOfLayers) {
+  const RopeKeys kind = {.layer_type = "full_attention"};
+  for (const char* type : {"linear", "yarn"}) {
+    EXPECT_EQ(
+        ErrorOf({{"rope_scaling", {{"type", type}, {"factor", 2}}}}, kind),
+        "config: \"rope_scaling\" has the type \"" + std::string(type) + "\" but no \"rope_type\"");
+  }
+  EXPECT_EQ(Read({{"rope_scaling", {{"type", "default"}, {"factor", 2}}}}, kind),
+            RotaryFrequencies(8, 10000));
+  EXPECT_EQ(Read({{"rope_scaling", {{"type", "yarn"}, {"rope_type", "default"}}}}, kind),
+            RotaryFrequencies(8, 10000));
+  // A kind's own older name counts, as in Transformers.
+  std::vector<float> half = RotaryFrequencies(8, 10000);
+  for (float& frequency : half) frequency /= 2;
+  EXPECT_EQ(
+      Read({{"rope_parameters", {{"full_attention", {{"type", "linear"}, {"factor", 2}}}}}}, kind),
+      half);
+}
+
 TEST(RopeParameters, Errors) {
   EXPECT_EQ(ErrorOf({{"rope_theta", -1}}),
             "config: \"rope_theta\" must be a positive number but is -1");
