@@ -92,6 +92,45 @@ TEST(KnownCheckpoints, Sizes) {
   EXPECT_EQ(count({{"model_type", "roformer"}}), 124147970);
 }
 
+// As in Transformers 5.24, whose attribute_map also prefers the other key and saves the family's
+// own.
+TEST(KnownCheckpoints, DistilBertTakesKeysOfOtherFamilies) {
+  const nlohmann::json tiny = {{"model_type", "distilbert"},
+                               {"vocab_size", 30},
+                               {"hidden_dim", 12},
+                               {"max_position_embeddings", 16}};
+  const auto saved = [&](const nlohmann::json& keys) {
+    nlohmann::json config = tiny;
+    config.update(keys);
+    return AutoModelForSequenceClassification::WithoutValues(PretrainedConfig::FromJson(config))
+        ->config()
+        .json();
+  };
+  const nlohmann::json other = {
+      {"hidden_size", 8}, {"num_attention_heads", 4}, {"num_hidden_layers", 1}};
+  for (const nlohmann::json& own :
+       {nlohmann::json::object(), nlohmann::json{{"dim", 9}, {"n_heads", 3}, {"n_layers", 2}}}) {
+    nlohmann::json keys = other;
+    keys.update(own);
+    const nlohmann::json json = saved(keys);
+    EXPECT_EQ(json.at("dim"), 8);
+    EXPECT_EQ(json.at("n_heads"), 4);
+    EXPECT_EQ(json.at("n_layers"), 1);
+    for (const auto& [key, value] : other.items()) EXPECT_FALSE(json.contains(key)) << key;
+  }
+  const nlohmann::json unset =
+      saved({{"hidden_size", nullptr}, {"dim", 8}, {"n_heads", 2}, {"n_layers", 1}});
+  EXPECT_EQ(unset.at("dim"), 8);
+
+  nlohmann::json file = tiny;
+  file.update({{"dim", 8}, {"n_heads", 2}, {"n_layers", 2}});
+  PretrainedConfig config = PretrainedConfig::FromJson(file);
+  config.Override("num_hidden_layers=1,num_attention_heads=4", KnownConfigKeys(config));
+  const auto model = AutoModelForSequenceClassification::WithoutValues(config);
+  EXPECT_EQ(model->config().json().at("n_layers"), 1);
+  EXPECT_EQ(model->config().json().at("n_heads"), 4);
+}
+
 // The values are those of numpy's formula in Transformers' create_sinusoidal_embeddings.
 TEST(KnownCheckpoints, DistilBertMayStartFromSinusoids) {
   const auto model = AutoModelForSequenceClassification::FromConfig(

@@ -1,8 +1,10 @@
 // DistilBERT (Sanh et al. 2019), computed like Transformers' DistilBertForSequenceClassification.
 // This is BERT's encoder without token types and without dropout after attention. Its parameters
 // have other names, and it has a head of its own.
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lathe/models/architecture.h"
 #include "lathe/models/encoders/encoder_classifier.h"
@@ -26,6 +28,32 @@ const nlohmann::json& Defaults() {
                                                    {"sinusoidal_pos_embds", false},
                                                    {"vocab_size", 30522}};
   return *defaults;
+}
+
+// Keys of other families, which Transformers takes here for the family's own.
+struct OtherKey {
+  const char* name;
+  const char* own;
+};
+constexpr std::array kOtherKeys = {OtherKey{"hidden_size", "dim"},
+                                   OtherKey{"num_attention_heads", "n_heads"},
+                                   OtherKey{"num_hidden_layers", "n_layers"}};
+
+// Returns the configuration with the family's own keys only, as Transformers saves it. As there,
+// the other key counts if both have a value.
+PretrainedConfig WithOwnKeys(PretrainedConfig config) {
+  for (const OtherKey& other : kOtherKeys) {
+    if (config.has(other.name)) config.json()[other.own] = config.json()[other.name];
+    config.json().erase(other.name);
+  }
+  return config;
+}
+
+// The keys that may be overridden.
+nlohmann::json AllKeys() {
+  nlohmann::json keys = Defaults();
+  for (const OtherKey& other : kOtherKeys) keys[other.name] = nullptr;
+  return keys;
 }
 
 PostNormEncoderOptions ReadOptions(const ConfigReader& reader) {
@@ -66,7 +94,8 @@ PostNormEncoderOptions ReadOptions(const ConfigReader& reader) {
   return options;
 }
 
-std::shared_ptr<SequenceClassifier> Make(const PretrainedConfig& config, uint64_t seed) {
+std::shared_ptr<SequenceClassifier> Make(const PretrainedConfig& given, uint64_t seed) {
+  const PretrainedConfig config = WithOwnKeys(given);
   const ConfigReader reader(config, Defaults());
   return std::make_shared<EncoderClassifier>(
       config, seed, "distilbert",
@@ -88,7 +117,7 @@ const ArchitectureRegistration kDistilBert({
     .class_name = "DistilBertForSequenceClassification",
     .make = Make,
     .names = {.base_prefix = "distilbert.", .head_prefixes = {"pre_classifier.", "classifier."}},
-    .config_defaults = Defaults(),
+    .config_defaults = AllKeys(),
     .dropout_keys = {"dropout", "attention_dropout", "seq_classif_dropout"},
     .tokenizer = TokenizerFamily{.tokenizer_class = "DistilBertTokenizer"},
     .pass_memory = Memory,
