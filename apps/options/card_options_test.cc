@@ -20,26 +20,28 @@ namespace {
 using Args = std::vector<std::string>;
 using Json = nlohmann::ordered_json;
 
-// Returns the hyperparameters on the card of a training with the fewest options and these.
-Json Card(const Args& more) {
+// Returns what is parsed of the fewest options of a training and these.
+ParsedOptions Parse(const Args& more) {
   Args args = {"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
                "--output_dir",         "o"};
   args.insert(args.end(), more.begin(), more.end());
-  return TrainerHyperparameters(ParseOptions(args).options);
+  return ParseOptions(args);
 }
+
+// Returns the hyperparameters on the card of that training.
+Json Card(const Args& more) { return TrainerHyperparameters(Parse(more).options); }
 
 // These change nothing in the model: they are about files, prints, speed, checkpoints and results.
 // The last line has those that other parts of the card tell.
 const std::set<std::string> kChangeNoModel = {
-    "token", "cache_dir", "test_file", "max_predict_samples", "dataset_cache", "overwrite_cache",
-    "do_train", "do_eval", "do_predict", "output_dir", "overwrite_output_dir", "device",
-    "cuda_graphs", "gradient_checkpointing", "deterministic", "logging_steps", "logging_strategy",
+    "cache_dir", "test_file", "max_predict_samples", "dataset_cache", "overwrite_cache", "do_train",
+    "do_eval", "do_predict", "output_dir", "overwrite_output_dir", "device", "cuda_graphs",
+    "gradient_checkpointing", "deterministic", "logging_steps", "logging_strategy",
     "logging_first_step", "disable_tqdm", "loss_curve", "report", "log_level", "report_to",
     "logging_dir", "save_strategy", "save_steps", "save_seconds", "save_total_limit",
     "save_only_model", "save_failure", "resume_from_checkpoint", "ignore_data_skip", "num_threads",
-    "ddp_timeout", "shard_optimizer", "share_parameters", "json_config", "help",
-    "help_transformers", "metric_name", "run_name", "use_cpu", "shuffle_train_dataset",
-    "remove_splits",
+    "ddp_timeout", "shard_optimizer", "share_parameters", "metric_name", "run_name", "use_cpu",
+    "shuffle_train_dataset", "remove_splits",
     // other parts
     "model_name_or_path", "train_file", "validation_file"};
 
@@ -129,8 +131,8 @@ std::map<std::string, Sample> Samples() {
 // train/support/hyperparameters.cc.
 TEST(CardOptions, EachOptionThatChangesTheModelIsOnTheCard) {
   const std::map<std::string, Sample> samples = Samples();
-  const Args names = ParseOptions({"--help"}).names;
-  for (const std::string& name : names) {
+  const nlohmann::json values = Parse({}).values;
+  for (const auto& [name, value] : values.items()) {
     const auto sample = samples.find(name);
     ASSERT_NE(sample == samples.end(), kChangeNoModel.count(name) == 0)
         << name << " must be in one of the two lists";
@@ -140,7 +142,7 @@ TEST(CardOptions, EachOptionThatChangesTheModelIsOnTheCard) {
     args.insert(args.end(), {"--" + name, sample->second.value});
     EXPECT_NE(Card(args), Card(context)) << name;
   }
-  EXPECT_EQ(names.size(), samples.size() + kChangeNoModel.size());
+  EXPECT_EQ(values.size(), samples.size() + kChangeNoModel.size());
 }
 
 TEST(CardOptions, ADefaultTrainingHasTransformersListAlone) {
