@@ -98,13 +98,16 @@ bool DownloadAndKill(const std::string& name, const std::function<void()>& wait)
   return WIFEXITED(status);
 }
 
-// Returns when the folder has some bytes of a blob, or after 10 s.
+// Returns when the folder has some bytes of the weights, or after 10 s. Those of config.json, which
+// comes first, are fewer than kConfig.
 void WaitForPart(const std::string& blobs) {
+  constexpr uintmax_t kConfig = 100;
   const TestClock::time_point start = TestClock::now();
   while (SecondsSince(start) < 10) {
     std::error_code code;
     for (const auto& entry : fs::directory_iterator(blobs, code)) {
-      if (entry.path().extension() == ".incomplete" && entry.file_size(code) > 0 && !code) return;
+      const uintmax_t size = entry.file_size(code);
+      if (!code && entry.path().extension() == ".incomplete" && size > kConfig) return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
