@@ -109,7 +109,7 @@ TEST(KnownCheckpoints, DistilBertTakesKeysOfOtherFamilies) {
   const nlohmann::json other = {
       {"hidden_size", 8}, {"num_attention_heads", 4}, {"num_hidden_layers", 1}};
   for (const nlohmann::json& own :
-       {nlohmann::json::object(), nlohmann::json{{"dim", 9}, {"n_heads", 3}, {"n_layers", 2}}}) {
+       {nlohmann::json::object(), nlohmann::json{{"dim", 8}, {"n_heads", 4}, {"n_layers", 1}}}) {
     nlohmann::json keys = other;
     keys.update(own);
     const nlohmann::json json = saved(keys);
@@ -117,6 +117,14 @@ TEST(KnownCheckpoints, DistilBertTakesKeysOfOtherFamilies) {
     EXPECT_EQ(json.at("n_heads"), 4);
     EXPECT_EQ(json.at("n_layers"), 1);
     for (const auto& [key, value] : other.items()) EXPECT_FALSE(json.contains(key)) << key;
+  }
+  try {
+    nlohmann::json keys = other;
+    keys["dim"] = 12;  // as an override sets it
+    saved(keys);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(), "config: \"dim\" 12 and \"hidden_size\" 8 are one size, but differ");
   }
   const nlohmann::json unset =
       saved({{"hidden_size", nullptr}, {"dim", 8}, {"n_heads", 2}, {"n_layers", 1}});

@@ -59,9 +59,9 @@ TEST(Disentangled, WrongConfigurationsAreRefused) {
   EXPECT_EQ(ErrorOf({{"pos_att_type", ""}}), "");
   EXPECT_EQ(ErrorOf({{"pos_att_type", "c2p| "}}), "");
   EXPECT_EQ(ErrorOf({{"pooler_hidden_size", 4}}),
-            "config: \"pooler_hidden_size\" is not the hidden_size");
+            "config: \"pooler_hidden_size\" 4 is not \"hidden_size\" 8");
   EXPECT_EQ(ErrorOf({{"attention_head_size", 3}}),
-            "config: \"attention_head_size\" is not hidden_size / num_attention_heads");
+            "config: \"attention_head_size\" 3 is not \"hidden_size\" / \"num_attention_heads\" 4");
   EXPECT_EQ(ErrorOf({{"attention_head_size", 4}}), "");
   EXPECT_EQ(ErrorOf({{"position_buckets", 1}}),
             "config: \"position_buckets\" 1 does not fit \"max_relative_positions\" 16");

@@ -121,12 +121,17 @@ DisentangledOptions ReadDisentangledOptions(const PretrainedConfig& config,
   if (options.max_relative_positions < 1) {
     options.max_relative_positions = options.max_position_embeddings;
   }
-  if (config.GetInt("pooler_hidden_size", o.hidden_size) != o.hidden_size) {
-    Refuse(reader, "pooler_hidden_size", "is not the hidden_size");
+  const int64_t pooled = config.GetInt("pooler_hidden_size", o.hidden_size);
+  if (pooled != o.hidden_size) {
+    Refuse(reader, "pooler_hidden_size",
+           absl::StrCat(pooled, " is not \"hidden_size\" ", o.hidden_size));
   }
   const int64_t head_size = o.hidden_size / o.num_attention_heads;
-  if (config.GetInt("attention_head_size", head_size) != head_size) {
-    Refuse(reader, "attention_head_size", "is not hidden_size / num_attention_heads");
+  const int64_t given_head_size = config.GetInt("attention_head_size", head_size);
+  if (given_head_size != head_size) {
+    Refuse(reader, "attention_head_size",
+           absl::StrCat(given_head_size, " is not \"hidden_size\" / \"num_attention_heads\" ",
+                        head_size));
   }
   options.layer.talking_heads = reader.Declares("talking_head") && reader.Bool("talking_head");
   if (reader.Declares("conv_kernel_size")) ReadConvolution(reader, options);
