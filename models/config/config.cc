@@ -279,6 +279,24 @@ void PretrainedConfig::SetNumLabels(int64_t n) {
   SetLabels(names);
 }
 
+namespace {
+
+// Erases the other name of a key that a family knows by two names, so that the file's value doesn't
+// hide the new one.
+void EraseOtherName(Json& json, const std::string& key, const std::vector<std::string>& known) {
+  static constexpr std::pair<const char*, const char*> kNames[] = {
+      {"dim", "hidden_size"},
+      {"n_heads", "num_attention_heads"},
+      {"n_layers", "num_hidden_layers"}};
+  for (const auto& [one, other] : kNames) {
+    if (std::ranges::count(known, one) == 0 || std::ranges::count(known, other) == 0) continue;
+    if (key == one) json.erase(other);
+    if (key == other) json.erase(one);
+  }
+}
+
+}  // namespace
+
 void PretrainedConfig::Override(const std::string& overrides,
                                 const std::vector<std::string>& known_keys) {
   Json changed = json_;  // json_ stays as it is if there is an error
@@ -302,6 +320,7 @@ void PretrainedConfig::Override(const std::string& overrides,
                                     : "name a key of the file or of the model's class");
     }
     changed[key] = ParseAs(key, text, Find(changed, key));
+    EraseOtherName(changed, key, known_keys);
   }
   json_ = std::move(changed);
 }

@@ -1,8 +1,6 @@
 // DistilBERT (Sanh et al. 2019), computed like Transformers' DistilBertForSequenceClassification.
 // This is BERT's encoder without token types and without dropout after attention. Its parameters
 // have other names, and it has a head of its own.
-#include <absl/strings/str_cat.h>
-
 #include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -41,22 +39,12 @@ constexpr std::array kOtherKeys = {OtherKey{"hidden_size", "dim"},
                                    OtherKey{"num_attention_heads", "n_heads"},
                                    OtherKey{"num_hidden_layers", "n_layers"}};
 
-// Returns the configuration with the family's own keys only, as Transformers saves it. Throws if
-// both keys have values, and these differ: nobody can know which is meant. Transformers takes the
-// other key of a file, but the last one that a program sets.
+// Returns the configuration with the family's own keys only, as Transformers saves it. As there,
+// the other key of a file counts if both have a value. PretrainedConfig::Override leaves only the
+// key that it sets.
 PretrainedConfig WithOwnKeys(PretrainedConfig config) {
   for (const OtherKey& other : kOtherKeys) {
-    if (config.has(other.name)) {
-      const nlohmann::json value = config.json()[other.name];
-      if (config.has(other.own) && config.json()[other.own] != value) {
-        throw WrongConfig(
-            config.path(), {other.own, other.name},
-            absl::StrCat("\"", other.own, "\" ", config.json()[other.own].dump(), " and \"",
-                         other.name, "\" ", value.dump(), " are one size, but differ"),
-            "leave one of them out, or override the one that the file has");
-      }
-      config.json()[other.own] = value;
-    }
+    if (config.has(other.name)) config.json()[other.own] = config.json()[other.name];
     config.json().erase(other.name);
   }
   return config;
