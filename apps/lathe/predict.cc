@@ -91,15 +91,13 @@ void AddPredictFlags(FlagTable& flags, PredictOptions& o) {
            "several: a.csv b.csv, a.csv,b.csv or 'data/*.csv'")
       .ValueName("FILE")
       .KeepCommas();
-  flags.Add(
-      "text_columns", &o.data.text_columns,
-      "with --file, the one or two columns of text, by name or number (default: those of the "
-      "training if the file "
-      "has them; else sentence1,sentence2, or else the first one or two other than \"label\")");
+  flags.Add("text_columns", &o.data.text_columns,
+            "with --file, the one or two columns of text, by name or number (default: those of the "
+            "training if the file has them; else sentence1,sentence2, or else the first one or two "
+            "other than \"label\")");
   flags.Add("text_column_names", &o.data.text_column_names,
             "with --file, in place of --text_columns: any number of columns, by name or number, "
-            "that make "
-            "one text together, in this order");
+            "that make one text together, in this order");
   flags
       .Add("text_column_delimiter", &o.data.text_column_delimiter,
            "what stands between the texts of --text_column_names")

@@ -8,12 +8,10 @@ namespace lathe {
 void AddDecisionFlags(FlagTable& flags, TrainingArguments& o) {
   flags.Group("Decisions (config.json keeps them; lathe predict and lathe evaluate obey)");
   flags
-      .Add(
-          "thresholds", &o.thresholds,
-          "for several labels at once, predict a label above this probability: a number, or one "
-          "for "
-          "each label as in a=0.4,b=0.6. These may be an object of JSON, or a .json file with one. "
-          "tune finds those with the highest F1 on --validation_file (default: 0.5)")
+      .Add("thresholds", &o.thresholds,
+           "for several labels at once, predict a label above this probability: a number, or one "
+           "for each label as in a=0.4,b=0.6. These may be an object of JSON, or a .json file with "
+           "one. tune finds those with the highest F1 on --validation_file (default: 0.5)")
       .ValueName("T")
       .TakesJson();
   flags
