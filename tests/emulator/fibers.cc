@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,34 +23,61 @@ namespace {
 namespace context = boost::context;
 
 constexpr unsigned kWarp = 32;
-constexpr size_t kStackBytes = 128 << 10;
+// Not a power of two: otherwise the tops of all stacks would share a few lines of the caches.
+constexpr size_t kStackBytes = (128 << 10) + 17 * 64;
 
 [[noreturn]] void Fail(const std::string& what) {
   std::fprintf(stderr, "emulator: %s\n", what.c_str());
   std::abort();
 }
 
+// A barrier of living threads, which is used again and again.
+struct Barrier {
+  unsigned live = 0, arrived = 0;
+  uint64_t round = 0;  // the number of times that all came
+
+  // Returns true if all living threads are here, and lets them go.
+  bool Release() {
+    if (arrived == 0 || arrived != live) return false;
+    arrived = 0;
+    ++round;
+    return true;
+  }
+};
+
 struct Warp {
   uint64_t brought[2][kWarp] = {};
   bool present[2][kWarp] = {};
-  unsigned arrived = 0, live = 0;
-  uint64_t round = 0;
+  Barrier lanes;
+
+  void Release() {
+    const size_t other = (lanes.round + 1) % 2;
+    if (!lanes.Release()) return;
+    // Nobody reads the other slot any more.
+    std::fill_n(brought[other], kWarp, uint64_t{0});
+    std::fill_n(present[other], kWarp, false);
+  }
 };
 
+// A thread of a block. Making one takes longer than most threads run, so threads of later blocks
+// run on the same fibers.
 struct Fiber : Thread {
   context::fiber self, scheduler;
+  const std::function<void()>* body = nullptr;
   unsigned number = 0;
   bool done = false;
-  std::function<bool()> may_go;  // what it waits for; null: nothing
+  const Barrier* barrier = nullptr;  // where it waits; null: nowhere
+  uint64_t round = 0;                // the barrier's round in which it came there
+
+  bool Waits() const { return barrier != nullptr && barrier->round == round; }
 };
 
 struct Block {
   const char* kernel = "";
-  std::vector<std::unique_ptr<Fiber>> threads;
+  std::span<const std::unique_ptr<Fiber>> threads;
   std::vector<Warp> warps;
-  unsigned live = 0, arrived = 0;
-  uint64_t round = 0;
-  std::unique_ptr<unsigned char[]> dynamic_shared;
+  Barrier all;
+  unsigned char* dynamic_shared = nullptr;
 };
 
 Block* block = nullptr;
@@ -80,10 +108,12 @@ std::vector<size_t> OrderOf(size_t n) {
 
 Fiber& Self() { return static_cast<Fiber&>(*current); }
 
-void WaitUntil(std::function<bool()> may_go) {
+// Waits until the barrier's next round. The caller has counted itself as arrived.
+void WaitAt(const Barrier& barrier, uint64_t round) {
+  if (barrier.round != round) return;
   Fiber& self = Self();
-  if (may_go()) return;
-  self.may_go = std::move(may_go);
+  self.barrier = &barrier;
+  self.round = round;
   self.scheduler = std::move(self.scheduler).resume();
 }
 
@@ -92,14 +122,18 @@ bool RunThreads(const std::vector<size_t>& threads) {
   bool any = false;
   for (const size_t i : threads) {
     Fiber& fiber = *block->threads[i];
-    if (fiber.done || (fiber.may_go && !fiber.may_go())) continue;
-    fiber.may_go = nullptr;
+    if (fiber.done || fiber.Waits()) continue;
+    fiber.barrier = nullptr;
     any = true;
     current = &fiber;
     fiber.self = std::move(fiber.self).resume();
     if (!fiber.done) continue;
-    --block->live;
-    --block->warps[fiber.number / kWarp].live;
+    // Barriers don't wait for threads that have returned.
+    Warp& warp = block->warps[fiber.number / kWarp];
+    --block->all.live;
+    --warp.lanes.live;
+    block->all.Release();
+    warp.Release();
   }
   return any;
 }
@@ -121,7 +155,7 @@ void RunBlock(const std::vector<size_t>& order) {
   } else {
     parts.push_back(order);
   }
-  while (block->live > 0) {
+  while (block->all.live > 0) {
     bool any = false;
     for (const std::vector<size_t>& part : parts) {
       while (RunThreads(part)) {
@@ -131,6 +165,28 @@ void RunBlock(const std::vector<size_t>& order) {
     }
     if (!any) Fail(std::string(block->kernel) + ": threads wait for others that never come");
   }
+}
+
+// Returns at least n fibers, each of which runs its `body` when it is resumed, and then is `done`.
+// They are never freed: that would unwind their stacks.
+std::span<const std::unique_ptr<Fiber>> Fibers(size_t n) {
+  static auto& stacks = *new context::pooled_fixedsize_stack(kStackBytes);
+  static auto& fibers = *new std::vector<std::unique_ptr<Fiber>>;
+  while (fibers.size() < n) {
+    fibers.push_back(std::make_unique<Fiber>());
+    Fiber* const self = fibers.back().get();
+    self->number = static_cast<unsigned>(fibers.size() - 1);
+    self->self = context::fiber(std::allocator_arg, stacks, [self](context::fiber&& scheduler) {
+      self->scheduler = std::move(scheduler);
+      while (true) {
+        (*self->body)();
+        self->done = true;
+        self->scheduler = std::move(self->scheduler).resume();
+      }
+      return context::fiber();
+    });
+  }
+  return fibers;
 }
 
 }  // namespace
@@ -152,37 +208,32 @@ void RunKernel(const char* name, dim3 grid, dim3 size, size_t dynamic_shared,
   ++launches;
   const DeviceAccess access;
   wanted_order = WantedOrder();
-  static context::pooled_fixedsize_stack stacks(kStackBytes);
+  const auto fibers = Fibers(threads).first(threads);
+  const auto shared = std::make_unique_for_overwrite<unsigned char[]>(dynamic_shared);
   const size_t blocks = size_t{grid.x} * grid.y * grid.z;
   for (const size_t at : OrderOf(blocks)) {
     Block now;
     now.kernel = name;
+    now.threads = fibers;
     now.warps.resize(threads / kWarp);
-    now.live = static_cast<unsigned>(threads);
-    now.dynamic_shared = std::make_unique<unsigned char[]>(dynamic_shared);
-    std::memset(now.dynamic_shared.get(), 0xff, dynamic_shared);
+    for (Warp& warp : now.warps) warp.lanes.live = kWarp;
+    now.all.live = static_cast<unsigned>(threads);
+    now.dynamic_shared = shared.get();
+    std::memset(now.dynamic_shared, 0xff, dynamic_shared);
     SpoilStaticShared();
     block = &now;
     const unsigned x = static_cast<unsigned>(at % grid.x);
     const unsigned y = static_cast<unsigned>(at / grid.x % grid.y);
     const unsigned z = static_cast<unsigned>(at / grid.x / grid.y);
     for (unsigned i = 0; i < threads; ++i) {
-      auto fiber = std::make_unique<Fiber>();
-      fiber->thread_index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
-      fiber->block_index = {x, y, z};
-      fiber->block_size = size;
-      fiber->grid_size = grid;
-      fiber->number = i;
-      ++now.warps[i / kWarp].live;
-      Fiber* self = fiber.get();
-      fiber->self =
-          context::fiber(std::allocator_arg, stacks, [self, &body](context::fiber&& scheduler) {
-            self->scheduler = std::move(scheduler);
-            body();
-            self->done = true;
-            return std::move(self->scheduler);
-          });
-      now.threads.push_back(std::move(fiber));
+      Fiber& fiber = *fibers[i];
+      fiber.thread_index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+      fiber.block_index = {x, y, z};
+      fiber.block_size = size;
+      fiber.grid_size = grid;
+      fiber.body = &body;
+      fiber.done = false;
+      fiber.barrier = nullptr;
     }
     RunBlock(OrderOf(threads));
     block = nullptr;
@@ -195,43 +246,28 @@ bool ComesEarly() {
          (wanted_order == Order::kRandom && Generator()() % 2 == 0);
 }
 
-void* DynamicShared() { return block->dynamic_shared.get(); }
+void* DynamicShared() { return block->dynamic_shared; }
 
 unsigned Lane() { return Self().number % kWarp; }
 
 void SyncThreads() {
-  Block& b = *block;
-  const uint64_t round = b.round;
-  ++b.arrived;
-  // The first thread that sees all of them here releases them. Threads that have returned don't
-  // count.
-  WaitUntil([&b, round] {
-    if (b.round == round && b.arrived == b.live) {
-      ++b.round;
-      b.arrived = 0;
-    }
-    return b.round != round;
-  });
+  Barrier& all = block->all;
+  const uint64_t round = all.round;
+  ++all.arrived;
+  all.Release();
+  WaitAt(all, round);
 }
 
 const uint64_t* ExchangeInWarp(unsigned mask, uint64_t mine, bool* present) {
   Warp& warp = block->warps[Self().number / kWarp];
   if ((mask >> Lane() & 1) == 0) Fail(std::string(block->kernel) + ": a lane outside of its mask");
-  const uint64_t round = warp.round;
+  const uint64_t round = warp.lanes.round;
   const size_t slot = round % 2;
   warp.brought[slot][Lane()] = mine;
   warp.present[slot][Lane()] = true;
-  ++warp.arrived;
-  WaitUntil([&warp, round, slot] {
-    if (warp.round == round && warp.arrived == warp.live) {
-      ++warp.round;
-      warp.arrived = 0;
-      // Nobody reads the other slot any more.
-      std::fill_n(warp.brought[1 - slot], kWarp, uint64_t{0});
-      std::fill_n(warp.present[1 - slot], kWarp, false);
-    }
-    return warp.round != round;
-  });
+  ++warp.lanes.arrived;
+  warp.Release();
+  WaitAt(warp.lanes, round);
   std::copy_n(warp.present[slot], kWarp, present);
   return warp.brought[slot];
 }

@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kReserved = size_t{64} << 30;
 constexpr size_t kAlignment = 4096, kGap = 4096;  // a gap around each block catches stray accesses
+constexpr size_t kHugePage = 2 << 20;
 
 struct Memory {
   char* base = nullptr;
@@ -34,13 +35,16 @@ struct Memory {
 Memory& TheMemory() {
   static Memory memory;
   [[maybe_unused]] static const bool mapped = [] {
-    void* base =
-        mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base = mmap(nullptr, kReserved + kHugePage, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
       std::perror("emulator: mmap");
       std::abort();
     }
-    memory.base = static_cast<char*>(base);
+    // Each kernel's launch changes the protection of all pages, so there should be few.
+    memory.base = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(base) + kHugePage - 1) /
+                                          kHugePage * kHugePage);
+    madvise(memory.base, kReserved, MADV_HUGEPAGE);
     ASAN_POISON_MEMORY_REGION(memory.base, kGap);
     if (const char* set = std::getenv("LATHE_EMULATOR_MEMORY_MIB")) {
       memory.size = static_cast<size_t>(std::atoll(set)) << 20;
@@ -52,7 +56,8 @@ Memory& TheMemory() {
 
 void Protect(int how) {
   Memory& m = TheMemory();
-  if (mprotect(m.base, m.top, how) != 0) {
+  const size_t bytes = (m.top + kHugePage - 1) / kHugePage * kHugePage;
+  if (mprotect(m.base, bytes, how) != 0) {
     std::perror("emulator: mprotect");
     std::abort();
   }
@@ -194,12 +199,11 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   m.blocks[block] = {begin, size};
   {
     const DeviceAccess access;
-    mprotect(block, size + lathe::emulator::kGap, PROT_READ | PROT_WRITE);
+    lathe::emulator::Protect(PROT_READ | PROT_WRITE);  // the new block, too
     ASAN_UNPOISON_MEMORY_REGION(block, size);
     ASAN_POISON_MEMORY_REGION(block + size, lathe::emulator::kGap);
     std::memset(block, 0xff, size);  // reads as NaN until it is written
   }
-  if (m.open == 0) mprotect(block, size + lathe::emulator::kGap, PROT_NONE);
   *memory = block;
   return cudaSuccess;
 }
