@@ -147,8 +147,7 @@ Tensor Gather(ProcessGroup& group, const Tensor& tensor) {
   std::byte* out = static_cast<std::byte*>(result.raw_data());
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const size_t size = row_bytes * static_cast<size_t>(all[rank].dims[0]);
-    std::memcpy(out, gathered.data() + block * rank, size);
-    out += size;
+    out = std::copy_n(gathered.data() + block * rank, size, out);
   }
   return result.To(device);
 }
