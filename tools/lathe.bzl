@@ -100,8 +100,8 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
     """A differentiable op, for the list in lathe_ops.
 
     The op is ops/<name>.h and ops/<name>.cc; ops/<name>_test.cc tests it. Its kernels are found where they are:
-    cpu/*.cc, cuda/*.cu and the headers of their tables. Each test is built three times, because the same cases run on
-    the host, on a GPU (ops/<name>_gpu_test, skipped where there is none) and on the emulated device
+    cpu/*.cc, cuda/*.cu and the headers of their tables. The same cases are linked into three programs, which run them
+    on the host, on a GPU (ops/<name>_gpu_test, skipped where there is none) and on the emulated device
     (ops/<name>_emulated_test).
 
     Args:
@@ -115,12 +115,22 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
       The name.
     """
     for test in [name] + more_tests + host_tests:
-        lathe_cc_test(
-            name = "ops/%s_test" % test,
+        lathe_cc_library(
+            name = "ops/%s_cases" % test,
+            testonly = True,
             srcs = ["ops/%s_test.cc" % test],
+            alwayslink = True,
             deps = [
                 ":ops",
                 Label("//core/base:working_memory"),
+                Label("//tests:check_op_interface"),
+            ],
+        )
+        lathe_cc_test(
+            name = "ops/%s_test" % test,
+            linkstatic = True,
+            deps = [
+                ":ops/%s_cases" % test,
                 Label("//tests:check_op"),
             ],
         )
@@ -130,10 +140,9 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
         for where, backend in [("gpu", ":cuda"), ("emulated", Label("//tests/emulator:cuda"))]:
             lathe_cc_test(
                 name = "ops/%s_%s_test" % (test, where),
-                srcs = ["ops/%s_test.cc" % test],
                 linkstatic = True,
                 deps = [
-                    ":ops",
+                    ":ops/%s_cases" % test,
                     backend,
                     Label("//tests:check_op_on_device"),
                 ],

@@ -32,14 +32,11 @@ def lathe_fuzzer(name, deps, src = None, local_defines = [], runs = None, size =
     lathe_cc_test(
         name = name + "_corpus_test",
         size = size,
-        srcs = ["corpus_test.cc"],
         data = native.glob(["corpus/%s/*" % name]),
         env = env,
         deps = [
             ":%s_reader" % name,
-            ":fuzzer",
-            "//core/base:error",
-            "//core/base:file",
+            ":corpus_test",
         ],
     )
     native.cc_binary(
