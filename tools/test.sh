@@ -3,6 +3,7 @@
 # cases. Exits with 1 if a test failed or none ran.
 #   tools/test.sh --levels       # then runs all tests again as on processors of each level (2, 3 and 4) below
 #                                # this one's: without AVX2, without AVX-512, without AVX512-BF16
+#   tools/test.sh --embedding    # also compiles all of Lathe in a workspace that embeds it, not only its tokenizers
 #   tools/test.sh --sanitizers   # also builds with clang, and runs the tests that suit AddressSanitizer, UBSan
 #                                # and TSan with these; see CONTRIBUTING.md
 set -euo pipefail
@@ -10,11 +11,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 levels=()
 sanitizers=
+embedding=
 for argument in "$@"; do
   case $argument in
     --levels) levels=(2 3 4) ;;
+    --embedding) embedding=1 ;;
     --sanitizers) sanitizers=1 ;;
-    *) echo "error: unknown argument \"$argument\"; hint: tools/test.sh [--levels] [--sanitizers]" >&2; exit 2 ;;
+    *) echo "error: unknown argument \"$argument\"; hint: tools/test.sh [--levels] [--embedding] [--sanitizers]" >&2; exit 2 ;;
   esac
 done
 
@@ -212,9 +215,19 @@ else
 fi
 took "the pages"
 
-# Builds and runs a separate workspace that embeds Lathe. It compiles all of Lathe once more, and faster where
-# nothing is optimized but the CPU's kernels. It uses no GPU.
-if (cd tests/embedding && bazel build "${quiet[@]}" -c fastbuild --define=lathe_kernels=unoptimized //:embedding && bazel-bin/embedding); then
+# A separate workspace embeds Lathe. The program that uses all of Lathe has been built and run above, as
+# //tests/embedding. Here Bazel finds all that this program needs, makes the headers that are generated, and builds
+# and runs a program that needs the tokenizers only. With --embedding it builds and runs the first program, too, which
+# compiles all of Lathe once more, and faster where nothing is optimized but the CPU's kernels. It uses no GPU.
+embed() {
+  local generated
+  generated=$(bazel query "${quiet[@]}" 'filter("^@lathe//", kind(genrule, deps(//:embedding)))' 2>/dev/null) || return
+  [ -n "$generated" ] || return
+  # shellcheck disable=SC2086
+  bazel build "${quiet[@]}" "$@" --nobuild //:embedding && bazel build "${quiet[@]}" "$@" //:tokenize $generated && bazel-bin/tokenize || return
+  [ -z "$embedding" ] || { bazel build "${quiet[@]}" "$@" //:embedding && bazel-bin/embedding; }
+}
+if (cd tests/embedding && embed -c fastbuild --define=lathe_kernels=unoptimized); then
   passed=$((passed + 1))
 else
   echo "FAILED: tests/embedding"
