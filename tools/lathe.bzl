@@ -62,6 +62,7 @@ def lathe_cpu_kernels(name, srcs, hdrs, deps):
         hdrs = hdrs,
         include_prefix = "lathe",
         strip_include_prefix = "/",
+        visibility = ["//visibility:public"],
         deps = deps,
     )
     for level, flags in _ISA.items():
@@ -70,6 +71,7 @@ def lathe_cpu_kernels(name, srcs, hdrs, deps):
             srcs = srcs,
             # -Wno-psabi: vectors wider than a register pass between inlined functions only.
             copts = _COPTS + flags + ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-DLATHE_ISA=%d" % level],
+            visibility = ["//visibility:public"],
             deps = [name + "_headers"],
             alwayslink = True,
         )

@@ -4,6 +4,7 @@
 
 #include "lathe/core/cpu/attention/pairs.h"
 #include "lathe/core/cpu/attention/tiles.h"
+#include "lathe/core/cpu/attention/variant_pairs.h"
 #include "lathe/core/cpu/attention/variants.h"
 #include "lathe/core/cpu/small_product.h"
 
@@ -166,15 +167,19 @@ void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, co
 #if LATHE_HAS_BFLOAT16_PRODUCTS
 void ForwardOfBFloat16(BFloat16* out, float* lse, const BFloat16* q, const BFloat16* k,
                        const BFloat16* v, const AttentionArgs& args) {
-  const bool pairs = SupportsPairs(args) && !IsVariant(args);
-  (pairs ? ForwardOfPairs : Forward<BFloat16, float>)(out, lse, q, k, v, args);
+  const auto forward = !SupportsPairs(args) ? Forward<BFloat16, float>
+                       : IsVariant(args)    ? ForwardOfVariantPairs
+                                            : ForwardOfPairs;
+  forward(out, lse, q, k, v, args);
 }
 
 void BackwardOfBFloat16(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* dout,
                         const BFloat16* out, const float* lse, const BFloat16* q, const BFloat16* k,
                         const BFloat16* v, const AttentionArgs& args) {
-  const bool pairs = SupportsPairs(args) && !IsVariant(args);
-  (pairs ? BackwardOfPairs : Backward<BFloat16, float>)(dq, dk, dv, dout, out, lse, q, k, v, args);
+  const auto backward = !SupportsPairs(args) ? Backward<BFloat16, float>
+                        : IsVariant(args)    ? BackwardOfVariantPairs
+                                             : BackwardOfPairs;
+  backward(dq, dk, dv, dout, out, lse, q, k, v, args);
 }
 #else
 constexpr auto ForwardOfBFloat16 = Forward<BFloat16, float>;

@@ -70,13 +70,14 @@ void MaskWindow(const VariantTile& tile, To* x, int64_t ld, To value) {
   }
 }
 
-// Computes a tile's scores before they are scaled. kt: the transposed keys from tile.begin on, rows
-// of ld. keys: (S, width) is read only if there is a term of queries. p: (kTile, p_row). turned:
+// Computes a tile's scores before they are scaled. `product`, a function of a Result, assigns or
+// adds the products of queries and keys. q: the tile's queries, read if there is a term of keys or
+// of queries. keys: (S, width), read if there is a term of queries. p: (kTile, p_row). turned:
 // working memory, (S, SkewedStride(kTile)).
-template <typename T, typename M>
+template <typename T, typename M, typename F>
 void VariantScores(const Terms<T, M>& terms, const AttentionArgs& args, const VariantTile& tile,
-                   int64_t h, const Elements<M>& q, const M* kt, int64_t ld, const M* keys, M* p,
-                   int64_t p_row, M* turned) {
+                   int64_t h, const Elements<M>& q, const M* keys, M* p, int64_t p_row, M* turned,
+                   F product) {
   const int64_t d = args.head_dim, width = WholeLines<M>(d), last = args.max_seqlen - 1;
   Result result = Result::kOverwrite;
   if (terms.queries.there()) {
@@ -87,7 +88,7 @@ void VariantScores(const Terms<T, M>& terms, const AttentionArgs& args, const Va
     TransposeTo(p, p_row, turned, row, tile.n, RoundUp(tile.rows, kSide));
     result = Result::kAddTo;
   }
-  Product<M>(tile.rows, WholeLines<M>(tile.n), d, q, kt, ld, p, p_row, result);
+  product(result);
   const int64_t shift = tile.begin - tile.first + last;
   if (terms.keys.there()) {
     AddSkewed<M>(tile.rows, tile.n, d, q, terms.keys.transposed(h), terms.keys.ld(), shift, p,
@@ -131,8 +132,11 @@ void ForwardOfVariant(T* out, M* lse, const T* q, const T* k, const T* v,
           const VariantTile tile = TileOf<M>(args, first, Min(kTile, strips.queries - first), S);
           const int64_t rows = tile.rows, row = SkewedStride<M>(tile.n);
           const int64_t q_row = strips.q_begin + first, at = q_row * H + h * d;
-          VariantScores(terms, args, tile, h, ReadElements(q_tile, q + at, H, rows, d),
-                        kt + tile.begin, strips.ld, keys, p, row, turned);
+          const Elements<M> q_rows = ReadElements(q_tile, q + at, H, rows, d);
+          VariantScores(terms, args, tile, h, q_rows, keys, p, row, turned, [&](Result result) {
+            Product<M>(rows, WholeLines<M>(tile.n), d, q_rows, kt + tile.begin, strips.ld, p, row,
+                       result);
+          });
           const TilePlace place = {s, h, first, rows, tile.n, tile.begin, S};
           Softmax(args, place, p, row, p, row, lse, q_row * args.heads + h, bits);
           if (args.window >= 0) MaskWindow(tile, p, row, M(0));
@@ -221,8 +225,10 @@ void BackwardOfVariant(T* dq, T* dk, T* dv, const T* dout, const T* out, const M
         const int64_t q_row = strips.q_begin + first, at = q_row * H + h * d;
         const int64_t key_row = tile.begin * width;
         Read(q_tile, q + at, H, rows, d);
-        VariantScores(terms, args, tile, h, {q_tile, width, 1}, kt + tile.begin, ld, keys, p, row,
-                      turned);
+        const Elements<M> q_rows = {q_tile, width, 1};
+        VariantScores(terms, args, tile, h, q_rows, keys, p, row, turned, [&](Result result) {
+          Product<M>(rows, WholeLines<M>(n), d, q_rows, kt + tile.begin, ld, p, row, result);
+        });
         Read(dout_tile, dout + at, H, rows, d);
         Product<M>(rows, WholeLines<M>(n), d, {dout_tile, width, 1}, vt + tile.begin, ld, ds, row,
                    Result::kOverwrite);
