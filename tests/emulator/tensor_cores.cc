@@ -5,34 +5,39 @@
 #include "lathe/tests/emulator/emulator.h"
 
 namespace lathe::emulator {
-namespace {
-
-uint16_t Half(uint32_t word, unsigned which) { return static_cast<uint16_t>(word >> 16 * which); }
-
-}  // namespace
 
 void MultiplyAccumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                         float (*widen)(uint16_t)) {
   struct Operands {
-    uint32_t a[4], b[2];
+    float a[4][2], b[2][2];  // the elements of each word
   } mine;
-  std::copy_n(a, 4, mine.a);
-  std::copy_n(b, 2, mine.b);
+  const auto widen_word = [widen](uint32_t word, float(&to)[2]) {
+    to[0] = widen(static_cast<uint16_t>(word));
+    to[1] = widen(static_cast<uint16_t>(word >> 16));
+  };
+  for (unsigned i = 0; i < 4; ++i) widen_word(a[i], mine.a[i]);
+  for (unsigned i = 0; i < 2; ++i) widen_word(b[i], mine.b[i]);
   bool present[32];
   const uint64_t* brought = ExchangeInWarp(~0u, ToBits(&mine), present);
   const Operands* all[32];
   for (unsigned lane = 0; lane < 32; ++lane) all[lane] = FromBits<const Operands*>(brought[lane]);
   const unsigned g = Lane() / 4, t = Lane() % 4;
-  for (unsigned i = 0; i < 4; ++i) {
-    const unsigned row = g + i / 2 * 8, column = 2 * t + i % 2;
-    float sum = 0;
-    for (unsigned k = 0; k < 16; ++k) {
-      const unsigned x = all[row % 8 * 4 + k % 8 / 2]->a[row / 8 + k / 8 * 2];
-      const unsigned y = all[column * 4 + k % 8 / 2]->b[k / 8];
-      sum += widen(Half(x, k % 2)) * widen(Half(y, k % 2));
+  float sums[4] = {};  // of rows g and g + 8, each of columns 2 t and 2 t + 1
+  for (unsigned half = 0; half < 2; ++half) {
+    for (unsigned word = 0; word < 4; ++word) {
+      const auto& left = all[4 * g + word]->a;
+      const auto& first = all[8 * t + word]->b[half];
+      const auto& second = all[8 * t + 4 + word]->b[half];
+      for (unsigned e = 0; e < 2; ++e) {
+        const float upper = left[2 * half][e], lower = left[2 * half + 1][e];
+        sums[0] += upper * first[e];
+        sums[1] += upper * second[e];
+        sums[2] += lower * first[e];
+        sums[3] += lower * second[e];
+      }
     }
-    c[i] += sum;
   }
+  for (unsigned i = 0; i < 4; ++i) c[i] += sums[i];
   ExchangeInWarp(~0u, 0, present);  // now nobody needs `mine` any more
 }
 
