@@ -125,7 +125,7 @@ class ProgressTest : public testing::Test {
   int reader_ = -1, saved_ = -1;
 };
 
-constexpr Progress::Options kTrain = {.total = 200, .loss_curve = true};
+const Progress::Options kTrain = {.total = 200, .loss_curve = true};
 
 TEST(FoldedLine, BreaksWhereAPartNoLongerFits) {
   const std::vector<std::string> parts = {"eval at step 3", "loss 0.5", "f1 0.25"};
