@@ -1,6 +1,7 @@
 // Tests attention by products of pairs of bfloat16, which few processors have. Its kernels are
 // compiled with the instructions in software (avx512.h). They must compute what kernels of level 2
 // compute in float32 from the same numbers, but for the rounding of probabilities and gradients.
+// Clang compiles no such kernels, so there this tests the ones that convert their operands.
 #include <gtest/gtest.h>
 
 #include <algorithm>

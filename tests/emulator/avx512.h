@@ -27,7 +27,7 @@ struct Words {
 
 inline float ToFloat(uint32_t high_half) { return Bits<float>(high_half << 16); }
 
-// sums + the products of both elements of each pair. The processor's order of the additions, too.
+// Adds the products of both elements of each pair to `sums`, those of the upper elements first.
 inline __m512 Dpbf16(__m512 sums, __m512bh a, __m512bh b) {
   Floats out = Bits<Floats>(sums);
   const Words x = Bits<Words>(a), y = Bits<Words>(b);
@@ -115,7 +115,7 @@ inline void Store(float* to, __m512 x) { std::memcpy(to, &x, sizeof(x)); }
 
 }  // namespace lathe::avx512_in_software
 
-// Masks are always full.
+// Kernels use masks that are full, so these ignore them.
 #define _mm512_dpbf16_ps ::lathe::avx512_in_software::Dpbf16
 #define _mm512_cvtneps_pbh ::lathe::avx512_in_software::CvtnepsPbh
 #define _mm512_maskz_cvtepu16_epi32(mask, x) ::lathe::avx512_in_software::Widen(x)

@@ -59,8 +59,8 @@ struct Warp {
   }
 };
 
-// A thread of a block. Making one takes longer than most threads run, so threads of later blocks
-// run on the same fibers.
+// A thread of a block. Threads of later blocks run on the same fibers, because making one takes
+// time.
 struct Fiber : Thread {
   context::fiber self, scheduler;
   const std::function<void()>* body = nullptr;

@@ -1,8 +1,7 @@
 // Attention with a window or with relative terms, of bfloat16 activations, by the instruction that
 // multiplies pairs. It computes what variants.h does. Pairs are multiplied where both operands are
-// pairs as they lie: queries with keys, probabilities with values, and the same of gradients. The
-// tables of relative terms are multiplied as float32, because their rows are taken at odd offsets,
-// too.
+// pairs as they lie: queries with keys, probabilities with values, and the same of gradients.
+// Products with the tables of relative terms stay float32, because a row may begin at any offset.
 //
 // Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
