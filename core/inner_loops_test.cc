@@ -319,6 +319,9 @@ TEST(InnerLoops, AreFoundAndCounted) {
   const Loop no_frame = InnerLoops(functions[1].instructions)[0];
   EXPECT_EQ(no_frame.stack_stores + no_frame.stack_reads, 0);
   EXPECT_TRUE(InnerLoops(functions[2].instructions).empty());
+}
+
+TEST(InnerLoops, WithManySpillsAreBad) {
   EXPECT_TRUE(IsBad({.instructions = 26, .vectors = 18, .stack_stores = 6}));
   EXPECT_FALSE(IsBad({.instructions = 200, .vectors = 196, .stack_stores = 20}));
   EXPECT_FALSE(IsBad({.instructions = 9, .vectors = 3, .stack_stores = 3}));

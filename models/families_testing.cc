@@ -16,6 +16,7 @@ Json With(Json config, const Json& changes) {
   return config;
 }
 
+// It is long because it is a table: one row for each family.
 std::vector<Family> Families() {
   const Json tiny = TinyConfig();
   const Json offset = With(tiny, {{"max_position_embeddings", 18}, {"type_vocab_size", 1}});

@@ -14,6 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// It is long because it is a table: one statement for each checkpoint.
 TEST(KnownCheckpoints, Sizes) {
   const auto count = [](const Json& config) {
     return AutoModelForSequenceClassification::WithoutValues(PretrainedConfig::FromJson(config),

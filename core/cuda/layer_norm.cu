@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Block c takes the c-th of gridDim.x chunks of the rows. Its warps (or the block as a whole) take
 // these rows one after the other. The block writes its sums of weight and bias gradients to row c
-// of `partial`, which may be null.
+// of `partial`, which may be null. It is one function because its row and its sums stay in
+// registers through all steps.
 template <typename T, int V, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     BackwardKernel(T* dz, T* dx, float* partial, const T* dy, const T* z, const float* mean,

@@ -79,14 +79,5 @@ __device__ inline PhiloxBlock DropoutBits(const cpu::DropoutMask& mask, int32_t 
       {{b, static_cast<uint32_t>(position), static_cast<uint32_t>(sample), mask.step}}, mask.key0,
       mask.key1);
 }
-// Returns dropout's bits of one column, 0 <= column < n. This uses only a quarter of the work
-// above.
-__device__ inline uint32_t DropoutBitsOf(const cpu::DropoutMask& mask, int32_t sample,
-                                         int32_t position, int64_t n, int64_t column) {
-  const int64_t blocks = (n + 3) / 4;
-  const PhiloxBlock block =
-      DropoutBits(mask, sample, position, static_cast<uint32_t>(column % blocks));
-  return block.v[column / blocks];
-}
 
 }  // namespace lathe::cuda

@@ -1,3 +1,4 @@
+// The part of the embedding program that trains with Trainer instead of a loop of its own.
 #pragma once
 
 namespace app {

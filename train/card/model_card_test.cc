@@ -45,6 +45,7 @@ std::string Visible(std::string card) {
   return card.erase(begin, end + 4 - begin);
 }
 
+// It is long because it holds a whole card.
 TEST(ModelCard, HasTheFormOfTrainers) {
   EXPECT_EQ(Visible(ModelCard(Facts())), R"(---
 library_name: transformers
