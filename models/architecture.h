@@ -1,5 +1,6 @@
 // Architecture: everything that the rest of the program needs to know of a family of models. Each
-// family declares itself in its own folder, and no other code names it.
+// family declares itself in its own folder. Code elsewhere names no family, except that
+// data/tokenizers/ has the tokenizers of albert, bert and roberta.
 //
 //   const ArchitectureRegistration kBert({.model_type = "bert",
 //                                         .class_name = "BertForSequenceClassification",
