@@ -231,24 +231,25 @@ void Accelerator::PrepareScheduler(Scheduler& scheduler) {
 }
 
 std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
-                                                        std::vector<ElementRange> parts) {
+                                                        std::vector<ElementRange> ranges) {
   auto shards = std::make_shared<OptimizerShards>();
   shards->rank = group->rank();
   shards->size = group->size();
-  for (const ElementRange& part : parts) {
-    const ElementRange own = StripeOfRank(part, group->rank(), group->size());
+  for (const ElementRange& range : ranges) {
+    const ElementRange own = StripeOfRank(range, group->rank(), group->size());
     shards->own.push_back(own);
-    for (const ElementRange& other : Difference(part, {own})) shards->others.push_back(other);
+    for (const ElementRange& other : Difference(range, {own})) shards->others.push_back(other);
   }
-  shards->gather = [group, parts](std::span<float> data, const std::vector<ElementRange>& changed) {
-    group->AllGatherStripes(data, parts, changed);
+  shards->gather = [group, ranges](std::span<float> data,
+                                   const std::vector<ElementRange>& changed) {
+    group->AllGatherStripes(data, ranges, changed);
   };
   shards->barrier = [group] { group->Barrier(); };
   shards->sum = [group](double mine) {
     group->AllReduce(std::span(&mine, 1));
     return mine;
   };
-  shards->parts = std::move(parts);
+  shards->ranges = std::move(ranges);
   return shards;
 }
 

@@ -21,9 +21,9 @@
 
 namespace lathe {
 
-// Each rank updates its stripe of each of the parts (core/base/element_range.h).
+// Each rank updates its stripe of each of the ranges (core/base/element_range.h).
 std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
-                                                        std::vector<ElementRange> parts);
+                                                        std::vector<ElementRange> ranges);
 
 // Returns a checksum of 48 bits. It changes if any single bit of the tensor flips.
 uint64_t Checksum(const Tensor& tensor);
@@ -158,10 +158,10 @@ struct Accelerator::State {
     renew_reducer = false;
     for (size_t i = 0; i < arenas.size(); ++i) {
       if (shards[i] == nullptr) continue;
-      std::vector<ElementRange> parts = reducer->ShardedParts(i);
+      std::vector<ElementRange> ranges = reducer->ShardedRanges(i);
       std::shared_ptr<const OptimizerShards>& present = shards[i]->now;
-      if (present == nullptr ? !parts.empty() : present->parts != parts)
-        present = MakeUpdateShards(group, parts);
+      if (present == nullptr ? !ranges.empty() : present->ranges != ranges)
+        present = MakeUpdateShards(group, ranges);
       if (!share_parameters || present == nullptr) continue;
       Storage& storage = *arenas[i]->values().impl()->storage;
       if (!storage.is_writable_by_others()) group->ShareMemory(storage);

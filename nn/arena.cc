@@ -161,7 +161,7 @@ void ParameterArena::ReattachGradients() {
     } else {
       Check(own.shape() == p.shape(), "arena", "the gradient of parameter ", entry.parameter.name,
             " must have shape ", p.shape(), " but has ", own.shape());
-      // Copy a gradient that lies in another parameter's part of the arena: that part may be
+      // Copy a gradient that lies in another parameter's range of the arena: that range may be
       // overwritten first.
       arriving.emplace_back(&entry, own.impl()->storage == storage ? own.Clone() : own);
     }

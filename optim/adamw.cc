@@ -170,10 +170,10 @@ void AdamW::UpdateDeviceValues() {
                   .v = exp_avg_sq_});
 }
 
-// Appends the parts of the update of range i to `parts`. `narrow`: the parameter's bfloat16 copy,
+// Appends the ranges in `own` of range i to `updates`. `narrow`: the parameter's bfloat16 copy,
 // which the update writes too, or null.
-void AdamW::AddParts(size_t i, const float* grads, BFloat16* narrow,
-                     std::vector<cpu::AdamWPart>& parts, std::vector<ElementRange>& changed) {
+void AdamW::AddUpdates(size_t i, const float* grads, BFloat16* narrow,
+                       std::vector<cpu::AdamWRange>& updates, std::vector<ElementRange>& changed) {
   const Range& range = ranges_[i];
   const LeafGradient& gradient = range.parameter.impl()->gradient();
   const double t = static_cast<double>(++steps_.data<int64_t>()[i]);
@@ -202,15 +202,15 @@ void AdamW::AddParts(size_t i, const float* grads, BFloat16* narrow,
   float* const values = arena_->values().data<float>();
   uint8_t* active = active_[i].data();
   for (const ElementRange& own : range.own) {
-    parts.push_back({.p = values + own.begin,
-                     .m = exp_avg_.data<float>() + own.begin,
-                     .v = exp_avg_sq_.data<float>() + own.begin,
-                     .narrow = narrow == nullptr ? nullptr : narrow + (own.begin - range.begin),
-                     .active = active,
-                     .marked = marked,
-                     .g = grads + own.begin,
-                     .n = std::min(own.end, range_end) - own.begin,
-                     .step = step});
+    updates.push_back({.p = values + own.begin,
+                       .m = exp_avg_.data<float>() + own.begin,
+                       .v = exp_avg_sq_.data<float>() + own.begin,
+                       .narrow = narrow == nullptr ? nullptr : narrow + (own.begin - range.begin),
+                       .active = active,
+                       .marked = marked,
+                       .g = grads + own.begin,
+                       .n = std::min(own.end, range_end) - own.begin,
+                       .step = step});
     active += Blocks(own);
   }
 }
@@ -220,7 +220,7 @@ void AdamW::UpdateParameters() {
   const Tensor& values = arena_->values();
   if (!values.device().is_cpu()) return UpdateDeviceValues();
   const float* const grads = arena_->GradsToRead(/*scaled=*/false).data<float>();
-  std::vector<cpu::AdamWPart> parts;
+  std::vector<cpu::AdamWRange> updates;
   const int64_t version = values.impl()->storage->version();
   std::vector<const Range*> narrowed;  // the update keeps their bfloat16 copies current
   std::vector<TensorImpl*> unchanged;  // frozen, so their low-precision copies stay current
@@ -239,9 +239,9 @@ void AdamW::UpdateParameters() {
         narrow = Tensor(parameter.low_precision).data<BFloat16>();
       if (is_current) narrowed.push_back(&ranges_[i]);
     }
-    AddParts(i, grads, narrow, parts, changed);
+    AddUpdates(i, grads, narrow, updates, changed);
   }
-  cpu::Kernels<cpu::OptimizerKernels>().adamw(parts.data(), std::ssize(parts));
+  cpu::Kernels<cpu::OptimizerKernels>().adamw(updates.data(), std::ssize(updates));
   GatherUpdates(changed);
   values.impl()->storage->BumpVersion();
   const int64_t now = values.impl()->storage->version();

@@ -172,7 +172,7 @@ void Optimizer::CheckSingleUpdater() const {
     const Tensor& p = ranges_[i].parameter;
     if (!p.requires_grad()) continue;
     const ElementRange all = {ranges_[i].begin, ranges_[i].begin + p.numel()};
-    if (Difference(all, sharded_update_.adopted()->parts).empty()) continue;
+    if (Difference(all, sharded_update_.adopted()->ranges).empty()) continue;
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "[optimizer] parameter " + arena_->entries()[i].parameter.name +
                     " was frozen in the last Backward, and several processes would update it",
@@ -216,10 +216,10 @@ void Optimizer::AdoptShards() {
 
 namespace {
 
-// The slices of the gradients whose squares this rank sums.
-class GradSlices {
+// The ranges of the gradients whose squares this rank sums.
+class GradRanges {
  public:
-  explicit GradSlices(Optimizer& optimizer)
+  explicit GradRanges(Optimizer& optimizer)
       : shards_(optimizer.arena().has_partial_grads() ? optimizer.shards() : nullptr),
         grads_(optimizer.arena().GradsToRead().data<float>()) {
     for (const ParameterArena::Entry& entry : optimizer.arena().entries()) {
@@ -238,7 +238,7 @@ class GradSlices {
 
   float Norm() const {
     const auto& kernels = cpu::Kernels<cpu::OptimizerKernels>();
-    double sum = kernels.sum_of_squares(slices_.data(), std::ssize(slices_));
+    double sum = kernels.sum_of_squares(ranges_.data(), std::ssize(ranges_));
     if (shards_ != nullptr) sum = shards_->sum(sum);
     return static_cast<float>(std::sqrt(sum));
   }
@@ -247,30 +247,30 @@ class GradSlices {
   void Add(ElementRange range) {
     if (shards_ == nullptr) return Cut(range);
     for (const ElementRange& own : Intersection(range, shards_->own)) Cut(own);
-    // Every rank holds the gradients outside of the parts. The ranks take turns, so that each slice
-    // is counted once.
-    for (const ElementRange& common : Difference(range, shards_->parts)) {
+    // Every rank holds the gradients outside of the sharded ranges. The ranks take turns, so that
+    // each range is counted once.
+    for (const ElementRange& common : Difference(range, shards_->ranges)) {
       if (next_++ % shards_->size == shards_->rank) Cut(common);
     }
   }
   void Cut(ElementRange range) {
     constexpr int64_t kMost = 16384;  // elements that one thread takes at a time
     for (; range.size() > 0; range.begin += kMost) {
-      slices_.push_back({grads_ + range.begin, std::min(range.size(), kMost)});
+      ranges_.push_back({grads_ + range.begin, std::min(range.size(), kMost)});
     }
   }
 
   const OptimizerShards* shards_;
   float* grads_;
   int64_t next_ = 0;
-  std::vector<cpu::FloatSlice> slices_;
+  std::vector<cpu::FloatRange> ranges_;
 };
 
 bool OnDevice(Optimizer& optimizer) { return !optimizer.arena().values().device().is_cpu(); }
 
 float NormOf(Optimizer& optimizer) {
   CheckHasGrads(optimizer);
-  return GradSlices(optimizer).Norm();
+  return GradRanges(optimizer).Norm();
 }
 
 }  // namespace

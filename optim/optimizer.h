@@ -21,7 +21,7 @@
 namespace lathe {
 
 namespace cpu {
-struct AdamWPart;
+struct AdamWRange;
 }
 class DeviceUpdater;
 struct DeviceMethod;
@@ -132,7 +132,7 @@ class Optimizer {
   void UpdateOnDevice(const DeviceMethod& method);
   Optimizer(std::vector<ParameterGroup> groups, double default_lr, double default_weight_decay);
 
-  // A parameter's slice of the arena, with the gap after it.
+  // A parameter's range of the arena, with the gap after it.
   struct Range {
     int64_t begin, end;  // elements
     int group;
@@ -151,7 +151,7 @@ class Optimizer {
   friend class StepGuard;
   friend Tensor ClipGradNorm(Optimizer& optimizer, double max_norm);
   void AdoptShards();
-  // Fills a buffer's part of range i from the state's tensors of that name.
+  // Fills range i of a buffer from the state's tensors of that name.
   void LoadBuffer(const lathe::StateDict& state, const std::string& name, size_t i, Tensor& buffer);
   void CheckSingleUpdater() const;
   void MakeStep();
@@ -196,14 +196,14 @@ class AdamW : public Optimizer {
   void FindActive(size_t i);
   void OnOwnRangesChanged(size_t range) override;
   void UpdateDeviceValues();  // for values on a device
-  void AddParts(size_t i, const float* grads, BFloat16* narrow, std::vector<cpu::AdamWPart>& parts,
-                std::vector<ElementRange>& changed);
+  void AddUpdates(size_t i, const float* grads, BFloat16* narrow,
+                  std::vector<cpu::AdamWRange>& updates, std::vector<ElementRange>& changed);
   void AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed);
   void NarrowValuesOfOthers(const Range& range);
   AdamWOptions options_;
   Tensor exp_avg_, exp_avg_sq_;  // [n] f32, allocated at the first step
-  // For each range, the flags of its blocks (AdamWPart::active in core/cpu/optimizer.h): the blocks
-  // of each part of `own`, one part after the other.
+  // For each range, the flags of its blocks (AdamWRange::active in core/cpu/optimizer.h): the
+  // blocks of each range in `own`, one range after the other.
   std::vector<std::vector<uint8_t>> active_;
   // If updates are sharded, for each range of a table: the rows that ever had a gradient on some
   // rank.

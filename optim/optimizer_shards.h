@@ -15,8 +15,8 @@ namespace lathe {
 // How the ranks divide the update: one rank's view. Ranges count elements of the arena; they are
 // ascending and don't overlap.
 struct OptimizerShards {
-  std::vector<ElementRange> parts;   // the elements that are sharded; all ranks update the rest
-  std::vector<ElementRange> own;     // this rank's stripes of the parts
+  std::vector<ElementRange> ranges;  // what is sharded; all ranks update the rest
+  std::vector<ElementRange> own;     // this rank's stripes of the ranges
   std::vector<ElementRange> others;  // the other ranks' stripes of them
   int rank = 0, size = 1;
   // The functions below are collectives.

@@ -25,24 +25,25 @@ struct Meeting {
   std::vector<int64_t> gathered = std::vector<int64_t>(kSize);  // sums of the sizes of `changed`
 };
 
-std::shared_ptr<const OptimizerShards> Shards(Meeting& meeting, int rank, Ranges parts) {
+std::shared_ptr<const OptimizerShards> Shards(Meeting& meeting, int rank, Ranges ranges) {
   auto shards = std::make_shared<OptimizerShards>();
-  shards->parts = parts;
+  shards->ranges = ranges;
   shards->rank = rank;
   shards->size = kSize;
-  for (const ElementRange& part : parts) {
-    shards->own.push_back(StripeOfRank(part, rank, kSize));
-    for (const ElementRange& other : Difference(part, shards->own)) shards->others.push_back(other);
+  for (const ElementRange& range : ranges) {
+    shards->own.push_back(StripeOfRank(range, rank, kSize));
+    for (const ElementRange& other : Difference(range, shards->own))
+      shards->others.push_back(other);
   }
-  shards->gather = [&meeting, rank, parts](std::span<float> data, const Ranges& changed) {
+  shards->gather = [&meeting, rank, ranges](std::span<float> data, const Ranges& changed) {
     meeting.data[rank] = data.data();
     meeting.barrier.arrive_and_wait();
     for (int other = 0; other < kSize; ++other) {
-      for (const ElementRange& part : parts) {
+      for (const ElementRange& range : ranges) {
         if (other == rank) continue;
-        for (const ElementRange& range : Intersection(StripeOfRank(part, other, kSize), changed)) {
-          std::copy(meeting.data[other] + range.begin, meeting.data[other] + range.end,
-                    data.data() + range.begin);
+        for (const ElementRange& piece : Intersection(StripeOfRank(range, other, kSize), changed)) {
+          std::copy(meeting.data[other] + piece.begin, meeting.data[other] + piece.end,
+                    data.data() + piece.begin);
         }
       }
     }
@@ -226,7 +227,7 @@ TEST(OptimizerShards, AStepThatFailsIsHalfDone) {
   AdamW optimizer(model.Parameters(), {});
   auto present = std::make_shared<CurrentShards>();
   auto shards = std::make_shared<OptimizerShards>();
-  shards->parts = {{0, 100}};
+  shards->ranges = {{0, 100}};
   shards->own = {{0, 64}};
   shards->others = {{64, 100}};
   shards->gather = [](std::span<float>, const Ranges&) { throw InvalidArgument("lost"); };

@@ -43,11 +43,11 @@ lathe::StateDict Optimizer::StateDict() {
                                                               : Intersection(whole, shards->own);
     for (size_t b = 0; b < buffers.size(); ++b) {
       if (!buffers[b]->defined()) continue;
-      for (const ElementRange& part : own) {
-        Tensor values = buffers[b]->Slice(part.begin, part.end);
-        if (part == whole) values = values.Reshape(range.parameter.shape());
+      for (const ElementRange& mine : own) {
+        Tensor values = buffers[b]->Slice(mine.begin, mine.end);
+        if (mine == whole) values = values.Reshape(range.parameter.shape());
         state.tensors.push_back(
-            {names[b] + "/" + name, values, range.parameter.shape(), part.begin - whole.begin});
+            {names[b] + "/" + name, values, range.parameter.shape(), mine.begin - whole.begin});
       }
     }
   }

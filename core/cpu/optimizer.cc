@@ -42,16 +42,16 @@ template <bool has_narrow>
 
 // Updates the elements from `begin` on: kChunk of them, or what is left. `begin` is a multiple of
 // kAdamWBlock.
-void UpdateChunk(const AdamWPart& part, int64_t begin) {
-  const AdamWStep s = part.step;
-  const int64_t end = part.n - begin < kChunk ? part.n : begin + kChunk;
-  float *const p = part.p, *const m = part.m, *const v = part.v;
-  const float* const g = part.g;
+void UpdateChunk(const AdamWRange& range, int64_t begin) {
+  const AdamWStep s = range.step;
+  const int64_t end = range.n - begin < kChunk ? range.n : begin + kChunk;
+  float *const p = range.p, *const m = range.m, *const v = range.v;
+  const float* const g = range.g;
   for (int64_t i = begin; i < end; i += kAdamWBlock) {
     const int64_t count = end - i < kAdamWBlock ? end - i : kAdamWBlock;
-    uint8_t& active = part.active[i / kAdamWBlock];
+    uint8_t& active = range.active[i / kAdamWBlock];
     if (active != 1) {
-      if (active == 0 && (part.marked || AllZero(g + i, count))) continue;
+      if (active == 0 && (range.marked || AllZero(g + i, count))) continue;
       active = 1;
       m[i] = v[i] = 0;  // a fresh page is mapped twice if it is read before it is written
     }
@@ -61,23 +61,23 @@ void UpdateChunk(const AdamWPart& part, int64_t begin) {
       Fetch(v + i + j);
       Fetch(g + i + j);
     }
-    if (part.narrow == nullptr) {
+    if (range.narrow == nullptr) {
       UpdateBlock<false>(p + i, m + i, v + i, nullptr, g + i, count, s);
     } else {
-      UpdateBlock<true>(p + i, m + i, v + i, part.narrow + i, g + i, count, s);
+      UpdateBlock<true>(p + i, m + i, v + i, range.narrow + i, g + i, count, s);
     }
   }
 }
 
-void AdamW(const AdamWPart* parts, int64_t count) {
-  // ends[i] is the end of part i's chunks in the list of all chunks.
+void AdamW(const AdamWRange* ranges, int64_t count) {
+  // ends[i] is the end of range i's chunks in the list of all chunks.
   int64_t* const ends =
       static_cast<int64_t*>(WorkingMemory(static_cast<size_t>(count) * sizeof(int64_t)));
   int64_t chunks = 0;
-  for (int64_t i = 0; i < count; ++i) ends[i] = chunks += DivideUp(parts[i].n, kChunk);
+  for (int64_t i = 0; i < count; ++i) ends[i] = chunks += DivideUp(ranges[i].n, kChunk);
 #pragma omp parallel for schedule(dynamic, 2) if (chunks > 1)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    int64_t first = 0, last = count - 1;  // the chunk lies in one of the parts first..last
+    int64_t first = 0, last = count - 1;  // the chunk lies in one of the ranges first..last
     while (first < last) {
       const int64_t middle = (first + last) / 2;
       if (ends[middle] > chunk) {
@@ -86,7 +86,7 @@ void AdamW(const AdamWPart* parts, int64_t count) {
         first = middle + 1;
       }
     }
-    UpdateChunk(parts[first], (chunk - (first == 0 ? 0 : ends[first - 1])) * kChunk);
+    UpdateChunk(ranges[first], (chunk - (first == 0 ? 0 : ends[first - 1])) * kChunk);
   }
 }
 
@@ -97,13 +97,13 @@ void AdamW(const AdamWPart* parts, int64_t count) {
   return wide;
 }
 
-double SumOfSquares(const FloatSlice* slices, int64_t count) {
+double SumOfSquares(const FloatRange* ranges, int64_t count) {
   double* partial =
       static_cast<double*>(WorkingMemory(static_cast<size_t>(count) * sizeof(double)));
-#pragma omp parallel for schedule(dynamic, 4)  // slices may differ in size
-  for (int64_t s = 0; s < count; ++s) {
-    const float* x = slices[s].data;
-    const int64_t n = slices[s].n, whole = n / kLine * kLine;
+#pragma omp parallel for schedule(dynamic, 4)  // ranges may differ in size
+  for (int64_t r = 0; r < count; ++r) {
+    const float* x = ranges[r].data;
+    const int64_t n = ranges[r].n, whole = n / kLine * kLine;
     constexpr int64_t kStep = kLanesOf<double>;
     Lanes<double> sums[kLine / kStep] = {};
     for (int64_t i = 0; i < whole; i += kLine) {
@@ -118,10 +118,10 @@ double SumOfSquares(const FloatSlice* slices, int64_t count) {
     double sum = 0;
     for (int64_t i = 0; i < kStep; ++i) sum += sums[0][i];
     for (int64_t i = whole; i < n; ++i) sum += double{x[i]} * double{x[i]};
-    partial[s] = sum;
+    partial[r] = sum;
   }
   double sum = 0;
-  for (int64_t s = 0; s < count; ++s) sum += partial[s];
+  for (int64_t r = 0; r < count; ++r) sum += partial[r];
   return sum;
 }
 

@@ -20,18 +20,19 @@ struct AdamWStep {
 constexpr int64_t kAdamWBlock = 256;  // elements that become active together
 constexpr uint8_t kNewlyActive = 2;   // its moments are still 0; the next pass sets the flag to 1
 
-// Consecutive elements of an array.
-struct FloatSlice {
+// A range of an array.
+struct FloatRange {
   float* data;
   int64_t n;
 };
 
-// p, m, v: (n), updated from the gradients g. narrow: (n) gets the new values in bfloat16, unless
-// it is null. active: (ceil(n / kAdamWBlock)), a flag for each block. A block that is not active
-// has moments 0. It is skipped as long as its gradients are 0, too; that changes nothing if
-// step.decay is 1 and step.eps is above 0. If `marked`, every block with a gradient is already
-// active or newly active, and the gradients of other blocks are not read.
-struct AdamWPart {
+// A range of the arena to update. p, m, v: (n), updated from the gradients g. narrow: (n) gets the
+// new values in bfloat16, unless it is null. active: (ceil(n / kAdamWBlock)), a flag for each
+// block. A block that is not active has moments 0. It is skipped as long as its gradients are 0,
+// too; that changes nothing if step.decay is 1 and step.eps is above 0. If `marked`, every block
+// with a gradient is already active or newly active, and the gradients of other blocks are not
+// read.
+struct AdamWRange {
   float *p, *m, *v;
   BFloat16* narrow;
   uint8_t* active;
@@ -42,12 +43,12 @@ struct AdamWPart {
 };
 
 struct OptimizerKernels {
-  // Updates all parts. Threads share the work of all parts together, because some parts are small
-  // and much of others is skipped.
-  void (*adamw)(const AdamWPart* parts, int64_t count);
-  // Returns the sum of squares in double. Threads share whole slices. The order of the sum, and
+  // Updates all ranges. Threads share the work of all ranges together, because some are small and
+  // much of others is skipped.
+  void (*adamw)(const AdamWRange* ranges, int64_t count);
+  // Returns the sum of squares in double. Threads share whole ranges. The order of the sum, and
   // with it the last bit, does not depend on the number of threads.
-  double (*sum_of_squares)(const FloatSlice* slices, int64_t count);
+  double (*sum_of_squares)(const FloatRange* ranges, int64_t count);
 };
 
 }  // namespace lathe::cpu

@@ -14,7 +14,7 @@
 namespace lathe {
 namespace {
 
-// Rates follow the host's formulas, computed here in double. The slices have had different numbers
+// Rates follow the host's formulas, computed here in double. The ranges have had different numbers
 // of updates.
 TEST_F(DeviceOptimizer, Rates) {
   const std::vector<DeviceRange> ranges = {

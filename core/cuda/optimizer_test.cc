@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kSize = 12000;  // elements of the arena
 
-// Returns slices of the arena. There are gaps between them, odd lengths and beginnings, one slice
+// Returns ranges of the arena. There are gaps between them, odd lengths and beginnings, one range
 // that is empty, and some that are longer than a chunk.
 std::vector<DeviceRange> Ranges() {
   return {{.begin = 0, .n = 1},       {.begin = 16, .n = 4103}, {.begin = 4128, .n = 0},
@@ -94,23 +94,23 @@ TEST_F(DeviceOptimizer, AdamW) {
         const DeviceRates rates = RatesOf(ranges)[r];
         std::vector<uint8_t> active(
             static_cast<size_t>((range.n + cpu::kAdamWBlock - 1) / cpu::kAdamWBlock), 1);
-        const cpu::AdamWPart part = {.p = p.data() + range.begin,
-                                     .m = m.data() + range.begin,
-                                     .v = v.data() + range.begin,
-                                     .narrow = nullptr,
-                                     .active = active.data(),
-                                     .marked = false,
-                                     .g = g.data() + range.begin,
-                                     .n = range.n,
-                                     .step = {.decay = rates.decay,
-                                              .beta2 = constants.beta2,
-                                              .one_minus_beta1 = constants.one_minus_beta1,
-                                              .one_minus_beta2 = constants.one_minus_beta2,
-                                              .step_size = rates.step_size,
-                                              .inverse_bias2 = rates.inverse_bias2,
-                                              .eps = constants.eps,
-                                              .grad_scale = clipped ? 0.25f : 1}};
-        cpu::Kernels<cpu::OptimizerKernels>().adamw(&part, 1);
+        const cpu::AdamWRange host_range = {.p = p.data() + range.begin,
+                                            .m = m.data() + range.begin,
+                                            .v = v.data() + range.begin,
+                                            .narrow = nullptr,
+                                            .active = active.data(),
+                                            .marked = false,
+                                            .g = g.data() + range.begin,
+                                            .n = range.n,
+                                            .step = {.decay = rates.decay,
+                                                     .beta2 = constants.beta2,
+                                                     .one_minus_beta1 = constants.one_minus_beta1,
+                                                     .one_minus_beta2 = constants.one_minus_beta2,
+                                                     .step_size = rates.step_size,
+                                                     .inverse_bias2 = rates.inverse_bias2,
+                                                     .eps = constants.eps,
+                                                     .grad_scale = clipped ? 0.25f : 1}};
+        cpu::Kernels<cpu::OptimizerKernels>().adamw(&host_range, 1);
       }
       ExpectClose(dp.ToVector<float>(), p);  // the gaps, too
       ExpectClose(dm.ToVector<float>(), m);

@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-// A slice of the arena, float32. Elements between slices are left as they are.
+// A range of the arena, float32. Elements between ranges are left as they are.
 struct DeviceRange {
   int64_t begin = 0, n = 0;
   int64_t first_chunk = 0;  // set by NumberChunks
@@ -18,7 +18,7 @@ struct DeviceRange {
   int32_t counter = 0;  // index of the counter of its updates
   bool operator==(const DeviceRange&) const = default;
 };
-// The constants of one update of a slice.
+// The constants of one update of a range.
 struct DeviceRates {
   float decay = 1;          // AdamW: 1 - lr * weight_decay; SGD: weight_decay
   float step_size = 0;      // AdamW: lr / (1 - beta1^t); SGD: lr
@@ -26,7 +26,7 @@ struct DeviceRates {
   float take = 1;           // SGD: the part of the gradient that enters the momentum buffer
   bool operator==(const DeviceRates&) const = default;
 };
-// How DeviceRates follow from the learning rate, the weight decay and t, the number of the slice's
+// How DeviceRates follow from the learning rate, the weight decay and t, the number of the range's
 // update.
 struct RateRule {
   bool adamw = false;  // false: SGD, where `take` is 1 for t = 1, then 1 - dampening
@@ -104,7 +104,7 @@ struct SgdConstants {
 // formulas are those of core/cpu/optimizer.h and optim/. `clip` is one element, a factor of all
 // gradients; null: 1. If it is not finite, nothing is changed.
 struct DeviceOptimizerKernels {
-  // Increments the counter of each slice and sets the rates of that update. ranges, rates: (count);
+  // Increments the counter of each range and sets the rates of that update. ranges, rates: (count);
   // lrs: (groups, values->num_rates). With a scaler, the step is taken, or skipped if a gradient is
   // not finite; scaler and DeviceStepCounts note which. Counters and rates stay as they are if the
   // step is skipped, or held back because *scaled.clip is not finite.

@@ -142,14 +142,14 @@ class GlooGroup : public ProcessGroup {
     return exposed;
   }
 
-  void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts,
+  void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& ranges,
                         const std::vector<ElementRange>& changed) override {
     watch_.Run("all_gather", [&] {
       if (local_ != nullptr) {
-        return local_->AllGather(data.data(), parts, changed, sizeof(float), OnWait());
+        return local_->AllGather(data.data(), ranges, changed, sizeof(float), OnWait());
       }
       Begin(Call::kGatherStripes, data.size_bytes());
-      for (const ElementRange& part : parts) GatherStripes(data, part);
+      for (const ElementRange& range : ranges) GatherStripes(data, range);
     });
   }
 
@@ -254,11 +254,11 @@ class GlooGroup : public ProcessGroup {
   }
 
   template <typename T>
-  void GatherStripes(std::span<T> data, ElementRange part) {
+  void GatherStripes(std::span<T> data, ElementRange range) {
     std::vector<Transfer> transfers;
     for (const int other : Others()) {
-      transfers.push_back(Send(PartOf(data, StripeOfRank(part, rank(), size())), other));
-      transfers.push_back(Receive(PartOf(data, StripeOfRank(part, other, size())), other));
+      transfers.push_back(Send(PartOf(data, StripeOfRank(range, rank(), size())), other));
+      transfers.push_back(Receive(PartOf(data, StripeOfRank(range, other, size())), other));
     }
     for (const Transfer& transfer : transfers) transfer.Wait(timeout_);
   }
@@ -281,9 +281,9 @@ class GlooGroup : public ProcessGroup {
   }
 
   template <typename T>
-  static std::span<std::byte> PartOf(std::span<T> data, ElementRange part) {
+  static std::span<std::byte> PartOf(std::span<T> data, ElementRange range) {
     return std::as_writable_bytes(
-        data.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size())));
+        data.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size())));
   }
 
   // Returns the other ranks, in ascending order.

@@ -45,15 +45,15 @@ class ProcessGroup {
   // others may be late to read it.
   virtual void ReduceScatter(std::span<float> data) { AllReduce(data); }
   virtual void ReduceScatter(std::span<BFloat16> data) { AllReduce(data); }
-  // In each part of `data`: every rank's stripe = that rank's values. Elements outside of `changed`
-  // are the same on all ranks and need not travel. `changed` is ascending, its ranges are apart
-  // from each other, and it is the same on all ranks. If the call fails, some stripes may have
-  // arrived.
-  virtual void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& parts,
+  // In each range of `data`: every rank's stripe = that rank's values. Elements outside of
+  // `changed` are the same on all ranks and need not travel. `changed` is ascending, its ranges are
+  // apart from each other, and it is the same on all ranks. If the call fails, some stripes may
+  // have arrived.
+  virtual void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& ranges,
                                 const std::vector<ElementRange>& /*changed*/) {
-    for (const ElementRange& part : parts) {
+    for (const ElementRange& range : ranges) {
       for (int rank = 0; rank < size_; ++rank) {
-        const ElementRange own = StripeOfRank(part, rank, size_);
+        const ElementRange own = StripeOfRank(range, rank, size_);
         Broadcast(std::as_writable_bytes(data.subspan(static_cast<size_t>(own.begin),
                                                       static_cast<size_t>(own.size()))),
                   rank);

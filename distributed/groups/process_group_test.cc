@@ -167,15 +167,15 @@ TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
       for (size_t i = 0; i < half.size(); ++i)
         EXPECT_NEAR(static_cast<float>(narrow.at(i)), half[i], 10) << i;
     }
-    // Only stripes of parts travel. The last part is large enough for several pieces.
-    const std::vector<ElementRange> parts = {{3, 3}, {16, 17}, {100, 1100}, {2000, 900000}};
+    // Only stripes of ranges travel. The last range is large enough for several pieces.
+    const std::vector<ElementRange> ranges = {{3, 3}, {16, 17}, {100, 1100}, {2000, 900000}};
     for (ProcessGroup* each : {group.get(), reference.get()}) {
       std::vector<float> data(900100, static_cast<float>(env.rank));
-      each->AllGatherStripes(data, parts, {{0, 900100}});
+      each->AllGatherStripes(data, ranges, {{0, 900100}});
       std::vector<float> expected(data.size(), static_cast<float>(env.rank));
-      for (const ElementRange& part : parts) {
+      for (const ElementRange& range : ranges) {
         for (int rank = 0; rank < n; ++rank) {
-          const ElementRange stripe = StripeOfRank(part, rank, n);
+          const ElementRange stripe = StripeOfRank(range, rank, n);
           std::fill(expected.begin() + stripe.begin, expected.begin() + stripe.end,
                     static_cast<float>(rank));
         }
@@ -185,7 +185,7 @@ TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
       std::vector<ElementRange> changed;
       for (int64_t at = 5; at < 900000; at += at % 9000 + 77) changed.push_back({at, at + at % 71});
       for (float& value : data) value = static_cast<float>(env.rank + 10);
-      each->AllGatherStripes(data, parts, changed);
+      each->AllGatherStripes(data, ranges, changed);
       for (size_t i = 0; i < expected.size(); ++i) expected[i] += 10;
       for (const ElementRange& range : changed) {
         EXPECT_TRUE(std::equal(data.begin() + range.begin, data.begin() + range.end,

@@ -263,20 +263,20 @@ struct ReadBatch {
   static constexpr size_t kMostBytes = 1 << 20, kMostPieces = 512;
 };
 
-// Returns what this rank has to read: the other ranks' stripes of `parts`, where they are in
+// Returns what this rank has to read: the other ranks' stripes of `ranges`, where they are in
 // `changed`.
 std::vector<ReadBatch> PlanReads(int self, int size, char* data, size_t element_size,
-                                 const std::vector<ElementRange>& parts,
+                                 const std::vector<ElementRange>& ranges,
                                  const std::vector<ElementRange>& changed) {
   constexpr size_t kGapBytes = 2 << 10;  // gaps of up to this size are read, too
   std::vector<ReadBatch> reads;
   for (int i = 1; i < size; ++i) {  // so that not all ranks read from the same one first
     const int rank = (self + i) % size;
-    for (const ElementRange& part : parts) {
-      char* end_of_last = nullptr;  // the end of the last range of this part
-      for (const ElementRange& range : Intersection(StripeOfRank(part, rank, size), changed)) {
-        char* at = data + static_cast<size_t>(range.begin) * element_size;
-        char* const end = data + static_cast<size_t>(range.end) * element_size;
+    for (const ElementRange& range : ranges) {
+      char* end_of_last = nullptr;  // the end of the last piece of this range
+      for (const ElementRange& piece : Intersection(StripeOfRank(range, rank, size), changed)) {
+        char* at = data + static_cast<size_t>(piece.begin) * element_size;
+        char* const end = data + static_cast<size_t>(piece.end) * element_size;
         if (end_of_last != nullptr && static_cast<size_t>(at - end_of_last) <= kGapBytes)
           at = end_of_last;
         end_of_last = end;
@@ -293,11 +293,11 @@ std::vector<ReadBatch> PlanReads(int self, int size, char* data, size_t element_
 
 }  // namespace
 
-void SharedMemoryCollectives::AllGather(void* data, const std::vector<ElementRange>& parts,
+void SharedMemoryCollectives::AllGather(void* data, const std::vector<ElementRange>& ranges,
                                         const std::vector<ElementRange>& changed,
                                         size_t element_size, const OnWait& on_wait) {
   const std::vector<ReadBatch> reads =
-      PlanReads(rank_, size_, static_cast<char*>(data), element_size, parts, changed);
+      PlanReads(rank_, size_, static_cast<char*>(data), element_size, ranges, changed);
   Begin(Call::kAllGather, data, kNoBytes, on_wait);
   std::exception_ptr error;
 #pragma omp parallel for schedule(static)

@@ -44,9 +44,9 @@ class SharedMemoryCollectives {
   // to read it.
   void ReduceScatter(void* data, size_t n, size_t element_size, Combine combine,
                      const OnWait& on_wait);
-  // In each part of `data`: every rank's stripe = that rank's values, where they are in `changed`.
+  // In each range of `data`: every rank's stripe = that rank's values, where they are in `changed`.
   // Runs on all OpenMP threads.
-  void AllGather(void* data, const std::vector<ElementRange>& parts,
+  void AllGather(void* data, const std::vector<ElementRange>& ranges,
                  const std::vector<ElementRange>& changed, size_t element_size,
                  const OnWait& on_wait);
 

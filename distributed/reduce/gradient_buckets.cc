@@ -38,13 +38,13 @@ GradientBuckets::GradientBuckets(const std::vector<std::shared_ptr<ParameterAren
       }
       const int64_t end =
           i + 1 < entries.size() ? entries[i + 1].offset : arenas[a]->values().numel();
-      const std::span<float> part(grads + entries[i].offset,
-                                  static_cast<size_t>(end - entries[i].offset));
+      const std::span<float> range(grads + entries[i].offset,
+                                   static_cast<size_t>(end - entries[i].offset));
       if (grows) {
         std::span<float>& last_grads = buckets.back().grads;
-        last_grads = {last_grads.data(), last_grads.size() + part.size()};
+        last_grads = {last_grads.data(), last_grads.size() + range.size()};
       } else {
-        buckets.push_back({part, a, entries[i].offset, {}});
+        buckets.push_back({range, a, entries[i].offset, {}});
       }
       buckets.back().slots.push_back(slots.size());
       slots.push_back({entries[i].parameter.name, tensor, buckets.size() - 1});

@@ -36,7 +36,7 @@ struct GradientBucket {
   size_t waiting = 0;  // number of slots that are not ready
 
   // Returns the range of the sharded elements in the arena.
-  ElementRange ShardedPart() const {
+  ElementRange ShardedRange() const {
     return {offset, offset + static_cast<int64_t>(num_sharded_elements)};
   }
 };

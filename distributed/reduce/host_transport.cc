@@ -69,7 +69,7 @@ class HostTransport : public GradientTransport {
     for (size_t begin = 0, end = 0; begin < buckets_.size(); begin = end) {
       int64_t elements = 0;
       for (; end < buckets_.size() && buckets_[end].arena == buckets_[begin].arena; ++end) {
-        if (buckets_[end].num_sharded_elements > 0) elements = buckets_[end].ShardedPart().end;
+        if (buckets_[end].num_sharded_elements > 0) elements = buckets_[end].ShardedRange().end;
       }
       if (elements == 0) continue;
       const TensorImpl& first =

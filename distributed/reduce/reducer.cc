@@ -96,12 +96,12 @@ struct Reducer::Impl {
       }
       float* const grad = Tensor(gradient.buffer).data<float>();
       const ElementRange all = {p.offset, p.offset + NumElements(p.shape)};
-      const ElementRange own = StripeOfRank(bucket.ShardedPart(), group->rank(), group->size());
+      const ElementRange own = StripeOfRank(bucket.ShardedRange(), group->rank(), group->size());
       for (const ElementRange& rest : Difference(all, {own})) {
         for (int64_t at = rest.begin; at < rest.end; ++at) {
           float& g = grad[at - all.begin];
-          g = at < bucket.ShardedPart().end ? 0
-                                            : g / size;  // not multiplied by 0: others' may be NaN
+          g = at < bucket.ShardedRange().end ? 0
+                                             : g / size;  // not multiplied by 0: others' may be NaN
         }
       }
     }
@@ -190,27 +190,27 @@ void Reducer::CountSumsOnce() { impl_->CountSumsOnce(); }
 
 void Reducer::Abandon() { impl_->armed = false; }
 
-std::vector<ElementRange> Reducer::ShardedParts(size_t arena) const {
-  std::vector<ElementRange> parts;
+std::vector<ElementRange> Reducer::ShardedRanges(size_t arena) const {
+  std::vector<ElementRange> ranges;
   for (const GradientBucket& bucket : impl_->buckets) {
     if (bucket.arena == arena && bucket.num_sharded_elements > 0)
-      parts.push_back(bucket.ShardedPart());
+      ranges.push_back(bucket.ShardedRange());
   }
   const GradientBucket& last = impl_->buckets.back();
-  if (last.arena != arena || !impl_->group->reads_memory()) return parts;
+  if (last.arena != arena || !impl_->group->reads_memory()) return ranges;
   if (!impl_->layout.table_is_last) {
     const int64_t end = last.offset + std::ssize(last.grads);
-    parts.push_back({end - static_cast<int64_t>(impl_->layout.TailOf(last)), end});
-    return parts;
+    ranges.push_back({end - static_cast<int64_t>(impl_->layout.TailOf(last)), end});
+    return ranges;
   }
   // Frequent tokens are neighbours in the table. So the table is cut into lots, which are short
-  // parts of its rows, and each rank gets a stripe of every lot.
+  // ranges of its rows, and each rank gets a stripe of every lot.
   const TensorImpl& table = impl_->layout.last_tensor();
   const int64_t end = last.offset + NumElements(table.shape);
   const int64_t lot = 256 * impl_->group->size() * table.shape[1];
   for (int64_t at = last.offset; at < end; at += lot)
-    parts.push_back({at, std::min(end, at + lot)});
-  return parts;
+    ranges.push_back({at, std::min(end, at + lot)});
+  return ranges;
 }
 
 bool Reducer::IsOutdated() const {

@@ -69,11 +69,11 @@ class Reducer {
   // for each rank.
   void CountSumsOnce();
 
-  // Returns the parts of arena number `arena` in ascending order. Each rank updates one stripe of
-  // each part, and has the summed gradients of its stripes alone. All ranks have the gradients
-  // outside of the parts: those of the last table, or of the end of the last bucket. If the ranks
-  // read each other's memory, the parts cover all that is trained.
-  std::vector<ElementRange> ShardedParts(size_t arena) const;
+  // Returns the sharded ranges of arena number `arena` in ascending order. Each rank updates one
+  // stripe of each range, and has the summed gradients of its stripes alone. All ranks have the
+  // gradients outside of the ranges: those of the last table, or of the end of the last bucket. If
+  // the ranks read each other's memory, the ranges cover all that is trained.
+  std::vector<ElementRange> ShardedRanges(size_t arena) const;
   // Returns true if parameters were frozen, thawed or moved since the construction. Another reducer
   // is needed then.
   bool IsOutdated() const;

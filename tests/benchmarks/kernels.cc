@@ -298,35 +298,35 @@ void AdamW(benchmark::State& state) {
   const bool copy = state.range(0) != 0;
   std::vector<uint8_t> active(n / cpu::kAdamWBlock + 1, 1);
   for (auto _ : state) {
-    const cpu::AdamWPart part = {.p = p.data<float>(),
-                                 .m = m.data<float>(),
-                                 .v = v.data<float>(),
-                                 .narrow = copy ? narrow.data<BFloat16>() : nullptr,
-                                 .active = active.data(),
-                                 .marked = false,
-                                 .g = g.data<float>(),
-                                 .n = n,
-                                 .step = {.decay = 1,
-                                          .beta2 = 0.999f,
-                                          .one_minus_beta1 = 0.1f,
-                                          .one_minus_beta2 = 0.001f,
-                                          .step_size = 1e-5f,
-                                          .inverse_bias2 = 1,
-                                          .eps = 1e-8f,
-                                          .grad_scale = 0.5f}};
-    cpu::Kernels<cpu::OptimizerKernels>().adamw(&part, 1);
+    const cpu::AdamWRange range = {.p = p.data<float>(),
+                                   .m = m.data<float>(),
+                                   .v = v.data<float>(),
+                                   .narrow = copy ? narrow.data<BFloat16>() : nullptr,
+                                   .active = active.data(),
+                                   .marked = false,
+                                   .g = g.data<float>(),
+                                   .n = n,
+                                   .step = {.decay = 1,
+                                            .beta2 = 0.999f,
+                                            .one_minus_beta1 = 0.1f,
+                                            .one_minus_beta2 = 0.001f,
+                                            .step_size = 1e-5f,
+                                            .inverse_bias2 = 1,
+                                            .eps = 1e-8f,
+                                            .grad_scale = 0.5f}};
+    cpu::Kernels<cpu::OptimizerKernels>().adamw(&range, 1);
   }
   Bytes(state, (copy ? 30.0 : 28.0) * static_cast<double>(n));
 }
 void SumOfSquares(benchmark::State& state) {
   const Tensor g = Filled<float>({85'000'000});
-  std::vector<cpu::FloatSlice> slices;
+  std::vector<cpu::FloatRange> ranges;
   for (int64_t i = 0; i + 16384 <= g.numel(); i += 16384) {
-    slices.push_back({g.data<float>() + i, 16384});
+    ranges.push_back({g.data<float>() + i, 16384});
   }
   for (auto _ : state) {
     benchmark::DoNotOptimize(
-        cpu::Kernels<cpu::OptimizerKernels>().sum_of_squares(slices.data(), std::ssize(slices)));
+        cpu::Kernels<cpu::OptimizerKernels>().sum_of_squares(ranges.data(), std::ssize(ranges)));
   }
   Bytes(state, static_cast<double>(g.bytes()));
 }
