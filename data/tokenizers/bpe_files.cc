@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/model.h"
 #include "lathe/data/tokenizers/models/bpe.h"
 #include "lathe/data/utf8.h"
@@ -67,8 +68,8 @@ auto NamingFile(const std::string& path, const Make& make) {
 std::unique_ptr<SubwordModel> BpeFromJson(const Json& json) {
   const Json dropout = json.value("dropout", Json());
   if (!dropout.is_null() && dropout.get<double>() != 0) {
-    throw InvalidArgument("model BPE with dropout " + dropout.dump() + " is not supported",
-                          "set dropout to null: Lathe encodes a text the same way each time");
+    throw PartError("model", "BPE with dropout " + dropout.dump() + " is not supported",
+                    "set dropout to null: Lathe encodes a text the same way each time");
   }
   BpeOptions options;
   if (const Json unk = json.value("unk_token", Json()); !unk.is_null()) {

@@ -6,11 +6,26 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <source_location>
 #include <string>
+#include <utility>
 
 #include "lathe/core/base/error.h"
 
 namespace lathe {
+
+// A detail of errors (Error::detail) whose message begins with the part of tokenizer.json that they
+// are about.
+struct AboutPart {
+  std::string part;  // its key, such as "pre_tokenizer"
+};
+
+// Returns the error InvalidArgument `part problem`, which carries an AboutPart.
+inline Error PartError(const std::string& part, const std::string& problem, std::string hint,
+                       std::source_location location = std::source_location::current()) {
+  return InvalidArgument(part + " " + problem, std::move(hint), location)
+      .WithDetail(AboutPart{part});
+}
 
 // A row: the value of the key "type", and the function that makes the part from its JSON object.
 template <typename Part>
@@ -32,7 +47,7 @@ std::string JoinNames(const Rows& rows, Name name, const std::string& last_separ
   return joined;
 }
 
-// Makes what `json` describes by the row for `type`. Throws InvalidArgument `part 'type' is not
+// Makes what `json` describes by the row for `type`. Throws PartError `part 'type' is not
 // supported` if there is none, with the table's types as a hint.
 template <typename Rows>
 auto MakePart(const std::string& part, const Rows& rows, const std::string& type,
@@ -42,9 +57,8 @@ auto MakePart(const std::string& part, const Rows& rows, const std::string& type
       return row.make(json);
     }
   }
-  throw InvalidArgument(
-      part + " '" + type + "' is not supported",
-      "Lathe supports " + JoinNames(rows, [](const auto& row) { return row.type; }));
+  throw PartError(part, "'" + type + "' is not supported",
+                  "Lathe supports " + JoinNames(rows, [](const auto& row) { return row.type; }));
 }
 
 }  // namespace lathe

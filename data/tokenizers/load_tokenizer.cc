@@ -148,16 +148,16 @@ void SetFamilyTemplates(const Source& source, Parts* parts) {
 template <typename Read>
 auto ReadPart(const Source& source, const std::string& part, const Read& read) {
   const auto in_file = [&](const std::string& message, const std::string& hint) {
-    const std::string place = message.starts_with(part) ? "" : part + ": ";
-    return InvalidArgument(source.Path("tokenizer.json") + ": " + place + message,
+    return InvalidArgument(source.Path("tokenizer.json") + ": " + message,
                            hint.empty() ? kBrokenTokenizer : hint);
   };
   try {
     return read();
   } catch (const Json::exception& error) {
-    throw in_file(WithoutTag(error.what()), "");
+    throw in_file(part + ": " + WithoutTag(error.what()), "");
   } catch (const Error& error) {
-    throw in_file(WithoutTag(error.message()), error.hint());
+    const bool names_part = error.detail<AboutPart>() != nullptr;
+    throw in_file((names_part ? "" : part + ": ") + WithoutTag(error.message()), error.hint());
   }
 }
 

@@ -63,9 +63,9 @@ P::Templates SequenceFromJson(const Json& json) {
       continue;
     }
     if (has_one) {
-      throw InvalidArgument(
-          "post_processor Sequence adds special tokens twice, which is not supported",
-          "keep one of the processors besides ByteLevel");
+      throw PartError("post_processor",
+                      "Sequence adds special tokens twice, which is not supported",
+                      "keep one of the processors besides ByteLevel");
     }
     templates = PostProcessorFromJson(part);
     has_one = true;

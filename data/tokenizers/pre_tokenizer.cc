@@ -113,11 +113,11 @@ PreTokenizer MetaspaceFromJson(const Json& json) {
                            json.value("split", true));
     }
   }
-  throw InvalidArgument(
-      "pre_tokenizer Metaspace has the prepend_scheme '" + name + "', which is not supported",
-      "Lathe supports " + JoinNames(kSchemes, [](const Scheme& scheme) {
-        return "'" + std::string(scheme.name) + "'";
-      }));
+  throw PartError("pre_tokenizer",
+                  "Metaspace has the prepend_scheme '" + name + "', which is not supported",
+                  "Lathe supports " + JoinNames(kSchemes, [](const Scheme& scheme) {
+                    return "'" + std::string(scheme.name) + "'";
+                  }));
 }
 
 // Writes the bytes of each word in the byte alphabet.
@@ -181,20 +181,20 @@ constexpr std::array kBehaviors = {
     NamedBehavior{"Contiguous", SplitBehavior::kContiguous},
 };
 
-// `part` is for messages.
-SplitBehavior BehaviorFromName(const std::string& part, const std::string& name) {
+// `type` is that of the pre_tokenizer, for messages.
+SplitBehavior BehaviorFromName(const std::string& type, const std::string& name) {
   for (const NamedBehavior& row : kBehaviors) {
     if (name == row.name) {
       return row.behavior;
     }
   }
-  throw InvalidArgument(part + " has behavior '" + name + "', which is not supported",
-                        "Lathe supports " + JoinNames(kBehaviors, &NamedBehavior::name));
+  throw PartError("pre_tokenizer", type + " has behavior '" + name + "', which is not supported",
+                  "Lathe supports " + JoinNames(kBehaviors, &NamedBehavior::name));
 }
 
 PreTokenizer PunctuationFromJson(const Json& json) {
   const SplitBehavior behavior =
-      BehaviorFromName("pre_tokenizer Punctuation", json.value("behavior", "Isolated"));
+      BehaviorFromName("Punctuation", json.value("behavior", "Isolated"));
   return [=](std::string_view text, bool, const EmitWord& emit) {
     SplitAtCharacters(text, IsPunctuation, behavior, emit);
   };
@@ -229,7 +229,7 @@ PreTokenizer CharDelimiterSplitFromJson(const Json& json) {
 }
 
 PreTokenizer SplitFromJson(const Json& json) {
-  const SplitBehavior behavior = BehaviorFromName("pre_tokenizer Split", json.at("behavior"));
+  const SplitBehavior behavior = BehaviorFromName("Split", json.at("behavior"));
   const bool invert = json.value("invert", false);
   const Json& pattern = json.at("pattern");
   if (pattern.contains("String")) {

@@ -3,14 +3,20 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
+#include "lathe/data/tokenizers/model.h"
 #include "lathe/data/tokenizers/models/sentencepiece_model.h"
+#include "lathe/data/tokenizers/normalizer.h"
+#include "lathe/data/tokenizers/post_processor.h"
+#include "lathe/data/tokenizers/pre_tokenizer.h"
 #include "lathe/data/tokenizers/unicode/charsmap.h"
 
 namespace lathe {
@@ -123,6 +129,35 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
     EXPECT_EQ(ErrorOf("normalizer", "null", name).first.find("not supported"), std::string::npos)
         << name;
   }
+}
+
+// The part is a detail of the error, so that no code looks for its name in the message.
+TEST(TokenizerTest, ErrorsThatNameTheirPartCarryIt) {
+  using Json = nlohmann::json;
+  const auto part_of = [](const auto& read, const char* json) -> std::string {
+    try {
+      read(Json::parse(json));
+    } catch (const Error& error) {
+      const auto* about = error.detail<AboutPart>();
+      return about == nullptr ? "none" : about->part;
+    }
+    return "no error";
+  };
+  EXPECT_EQ(part_of(NormalizerFromJson, R"({"type": "Other"})"), "normalizer");
+  EXPECT_EQ(part_of(NormalizerFromJson,
+                    R"({"type": "Replace", "content": "", "pattern": {"String": ""}})"),
+            "none");
+  EXPECT_EQ(part_of(PreTokenizerFromJson, R"({"type": "Metaspace", "prepend_scheme": "last"})"),
+            "pre_tokenizer");
+  EXPECT_EQ(part_of(PreTokenizerFromJson,
+                    R"({"type": "Split", "behavior": "x", "pattern": {"String": "a"}})"),
+            "pre_tokenizer");
+  const std::string twice = R"({"type": "BertProcessing", "sep": ["s", 1], "cls": ["c", 2]})";
+  const std::string processors =
+      R"({"type": "Sequence", "processors": [)" + twice + "," + twice + "]}";
+  EXPECT_EQ(part_of(PostProcessorFromJson, processors.c_str()), "post_processor");
+  EXPECT_EQ(part_of(SubwordModelFromJson, R"({"type": "BPE", "dropout": 0.5})"), "model");
+  EXPECT_EQ(part_of(SubwordModelFromJson, R"({"type": "BPE", "vocab": [], "merges": []})"), "none");
 }
 
 TEST(TokenizerTest, BrokenBpeModels) {
