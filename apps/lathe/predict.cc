@@ -207,6 +207,8 @@ class FilePrediction {
   // Finds the columns of texts in the first block. Throws if they aren't there. Returns a note for
   // people, which may be empty.
   std::string FindTexts(const TextTable& block);
+  // Gives a row to the predictor. An error without a hint gets one that names --file.
+  void AddRow(const TextTable& block, int64_t row, const TextPair& texts);
 
   const PredictOptions& options_;
   DataSplit split_;
@@ -231,6 +233,14 @@ std::string FilePrediction::FindTexts(const TextTable& block) {
   }
   columns_ = ChooseTextColumns(block, arguments.text_columns);
   return note.empty() ? NoteOnTextColumns(columns_, arguments) : note;
+}
+
+void FilePrediction::AddRow(const TextTable& block, int64_t row, const TextPair& texts) {
+  try {
+    predictor_->Add(texts, block.Where(row));
+  } catch (const Error& e) {
+    throw WithFlagHint(e, split_.option);
+  }
 }
 
 void FilePrediction::Run(
@@ -258,7 +268,7 @@ void FilePrediction::Run(
         const auto place = static_cast<size_t>(row);
         TextPair pair{.first = texts[place]};
         if (second != nullptr) pair.second = (*second)[place];
-        predictor_->Add(pair, block.Where(row));
+        AddRow(block, row, pair);
       }
       use(block, first, predictor_->Compute());
     }
@@ -301,10 +311,12 @@ Error WithPredictHint(const Error& e, const PredictOptions& options,
                       ", or rename one in the file");
   }
   if (!e.hint().empty()) return e;
-  if (!options.output.empty() && e.message().starts_with(options.output))
-    return e.WithHint("check --output");
-  const auto is_in = [&](const std::string& file) { return e.message().starts_with(file); };
-  return std::any_of(files.begin(), files.end(), is_in) ? e.WithHint("check --file") : e;
+  const auto* about = e.detail<AboutFile>();
+  if (about == nullptr) return e;
+  if (about->path == options.output) return e.WithHint("check --output");
+  return std::find(files.begin(), files.end(), about->path) != files.end()
+             ? e.WithHint("check --file")
+             : e;
 }
 
 int Predict(const PredictOptions& options) {

@@ -1,10 +1,13 @@
 #include "lathe/apps/lathe/prediction_rows.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/data/utf8.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/support/run_errors.h"
@@ -166,7 +169,8 @@ std::string PredictionRows::RawLine(const std::string& path, int64_t line) {
   std::string text;
   while (line_ < line) {
     if (!std::getline(raw_, text)) {
-      throw DataLoss(path + ": the file has fewer lines than when it was read at first");
+      throw FileError(absl::StatusCode::kDataLoss, path,
+                      "the file has fewer lines than when it was read at first");
     }
     if (++line_ == 1 && text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   }

@@ -119,6 +119,23 @@ TEST_F(PredictionRowsTest, SeveralFilesBecomeOne) {
       first + "{\"t\":\"b\",\"prediction\":\"bad\",\"probability\":0.876543}\n" + first + first);
 }
 
+TEST_F(PredictionRowsTest, TheErrorOfAFileThatHasShrunkIsAboutThatFile) {
+  const std::string input = Path("shrinks.jsonl"), output = Path("of_shrinks.jsonl");
+  std::ofstream(input) << "{\"t\":\"a\"}\n{\"t\":\"b\"}\n";
+  const TextTable block = ReadTextTable(input);
+  std::ofstream(input) << "{\"t\":\"a\"}\n";
+  PredictionRows rows({input}, output, options_);
+  rows.Open(output, block);
+  try {
+    rows.Write(block, 0, two_);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(), input + ": the file has fewer lines than when it was read at first");
+    ASSERT_NE(e.detail<AboutFile>(), nullptr);
+    EXPECT_EQ(e.detail<AboutFile>()->path, input);
+  }
+}
+
 TEST_F(PredictionRowsTest, RefusesWhatItCannotGiveBack) {
   EXPECT_THROW(WithPredictions("text,prediction\na,b\nc,d\n", ".csv", two_, options_), Error);
   EXPECT_THROW(PredictionRows::CheckPaths({"a.csv"}, "b.jsonl"), Error);

@@ -207,14 +207,18 @@ TEST_F(PredictFilesTest, MistakesAreReported) {
   ExpectError(Predict({"a text", "--file", in}), "--file and the text \"a text\" contradict", 2);
   ExpectError(Predict({"--pairs", "--file", in}), "--file and --pairs contradict", 2);
   ExpectError(Predict({"--file", in, "--text_columns", "a,b,c"}), "takes one or two columns", 2);
-  ExpectError(Predict({"--file", Path("none.csv")}), "none.csv: No such file");
+  const RunResult no_file = Predict({"--file", Path("none.csv")});
+  ExpectError(no_file, "none.csv: No such file");
+  EXPECT_NE(no_file.err.find("hint: check --file\n"), std::string::npos) << no_file.err;
   ExpectError(Predict({"--file", Path("out")}), "out: is a folder but --file must be a file");
   const RunResult column = Predict({"--file", in, "--text_columns", "review"});
   ExpectError(column, "no column \"review\"; it has: sentence");
   EXPECT_NE(column.err.find("with --text_columns"), std::string::npos) << column.err;
   ExpectError(Predict({"--file", in, "--output", Path("x.tsv")}),
               "x.tsv: --output must have the format of ", 2);
-  ExpectError(Predict({"--file", in, "--output", Path("no/x.csv")}), "no/x.csv: No such file");
+  const RunResult no_folder = Predict({"--file", in, "--output", Path("no/x.csv")});
+  ExpectError(no_folder, "no/x.csv: No such file");
+  EXPECT_NE(no_folder.err.find("hint: check --output\n"), std::string::npos) << no_folder.err;
   Write("twice.csv", "sentence,prediction\ngood,1\n");
   ExpectError(Predict({"--file", Path("twice.csv"), "--text_columns", "sentence", "--output",
                        Path("x.csv")}),

@@ -87,13 +87,34 @@ std::string FolderOf(const std::string& path) {
 
 }  // namespace
 
+Error FileError(absl::StatusCode code, const std::string& path, const std::string& problem,
+                std::string hint, std::source_location location) {
+  return Error(code, path + ": " + problem, std::move(hint), location)
+      .WithDetail(AboutFile{path, problem});
+}
+
 Error FileError(const std::string& path, int error_number, std::source_location location) {
   const std::string hint = error_number == ENOSPC || error_number == EDQUOT
                                ? "free some space or choose another folder"
                            : error_number == EFBIG ? "raise the limit on file sizes (ulimit -f)"
                                                    : "";
-  return Error(absl::ErrnoToStatusCode(error_number),
-               path + ": " + std::generic_category().message(error_number), hint, location);
+  return FileError(absl::ErrnoToStatusCode(error_number), path,
+                   std::generic_category().message(error_number), hint, location);
+}
+
+std::optional<std::string> PathWithin(const std::string& folder, const std::string& path) {
+  if (path == folder) return "";
+  if (!path.starts_with(folder + "/")) return std::nullopt;
+  return path.substr(folder.size() + 1);
+}
+
+Error WithFolder(const Error& e, const std::string& from, const std::string& to) {
+  const auto* about = e.detail<AboutFile>();
+  if (about == nullptr) return e;
+  const std::optional<std::string> name = PathWithin(from, about->path);
+  if (!name) return e;
+  return FileError(e.code(), name->empty() ? to : to + "/" + *name, about->problem, e.hint(),
+                   e.location());
 }
 
 FileWriter::FileWriter(const std::string& path, std::string shown_path)

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,10 +27,28 @@ void SyncFile(const std::string& path);
 // Makes earlier renames and removals in the folder survive a power cut.
 void SyncFolder(const std::string& dir);
 
+// A detail of errors (Error::detail): the file or folder that the error is about, and what is wrong
+// with it. The error's message is `path: problem`.
+struct AboutFile {
+  std::string path, problem;
+};
+
+// Returns the error `path: problem`, which carries an AboutFile.
+Error FileError(absl::StatusCode code, const std::string& path, const std::string& problem,
+                std::string hint = "",
+                std::source_location location = std::source_location::current());
 // Returns the error for a failed system call on a file: `path: No such file or directory`, with the
-// matching code.
+// matching code. It carries an AboutFile.
 Error FileError(const std::string& path, int error_number,
                 std::source_location location = std::source_location::current());
+
+// Returns the path of what lies in `folder`, relative to it: "" for the folder itself, null for
+// what lies elsewhere. Compares the texts of the paths only.
+std::optional<std::string> PathWithin(const std::string& folder, const std::string& path);
+
+// Returns an error about a file in the folder `from`, or about the folder, as one about the same in
+// `to`. Returns any other error as it is.
+Error WithFolder(const Error& e, const std::string& from, const std::string& to);
 
 // A new or truncated file, written without a buffer. Throws FileError of `shown_path`, because
 // inside WriteFileAtomically the temporary file's name would tell the user nothing.

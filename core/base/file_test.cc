@@ -86,6 +86,38 @@ TEST_F(FileTest, FailedRenameRemovesTheTemporary) {
   EXPECT_EQ(CountFiles(dir_), 1);
 }
 
+TEST_F(FileTest, ErrorsSayWhichFileTheyAreAbout) {
+  const Error error = Catch([&] { ReadFile(Path("none")); });
+  ASSERT_NE(error.detail<AboutFile>(), nullptr);
+  EXPECT_EQ(error.detail<AboutFile>()->path, Path("none"));
+  EXPECT_EQ(error.detail<AboutFile>()->problem, "No such file or directory");
+  const Error own = FileError(absl::StatusCode::kDataLoss, "a/b", "is damaged", "copy it again")
+                        .WithHint("other");
+  EXPECT_EQ(own.message(), "a/b: is damaged");
+  EXPECT_EQ(own.detail<AboutFile>()->path, "a/b");
+}
+
+TEST_F(FileTest, AnErrorMovesToAnotherFolder) {
+  const Error inside = FileError(absl::StatusCode::kDataLoss, "a/b/c", "is damaged", "copy it");
+  const Error moved = WithFolder(inside, "a/b", "d");
+  EXPECT_EQ(moved.message(), "d/c: is damaged");
+  EXPECT_EQ(moved.hint(), "copy it");
+  EXPECT_EQ(moved.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(moved.detail<AboutFile>()->path, "d/c");
+  EXPECT_EQ(WithFolder(inside, "a/b/c", "d").message(), "d: is damaged");
+  EXPECT_EQ(WithFolder(inside, "a/bc", "d").message(), "a/b/c: is damaged");
+  EXPECT_EQ(WithFolder(inside, "a/b/", "d").message(), "a/b/c: is damaged");
+  // The text alone doesn't make it an error about a file.
+  EXPECT_EQ(WithFolder(DataLoss("a/b/c: is damaged"), "a/b", "d").message(), "a/b/c: is damaged");
+}
+
+TEST_F(FileTest, PathsWithinAFolder) {
+  EXPECT_EQ(PathWithin("a/b", "a/b"), "");
+  EXPECT_EQ(PathWithin("a/b", "a/b/c/d"), "c/d");
+  EXPECT_EQ(PathWithin("a/b", "a/bc"), std::nullopt);
+  EXPECT_EQ(PathWithin("a/b", "a"), std::nullopt);
+}
+
 TEST_F(FileTest, KeepsTheModeOfTheOldFile) {
   WriteFileAtomically(Path("f"), "old");
   fs::permissions(dir_ / "f", fs::perms(0640));

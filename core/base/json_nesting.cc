@@ -4,7 +4,7 @@
 
 namespace lathe {
 
-void CheckJsonNesting(std::string_view json, const std::string& where) {
+std::optional<JsonFlaw> FindJsonFlaw(std::string_view json) {
   constexpr int kMostLevels = 200;
   int levels = 0;
   bool in_string = false;
@@ -20,17 +20,23 @@ void CheckJsonNesting(std::string_view json, const std::string& where) {
       in_string = true;
     } else if (c == '[' || c == '{') {
       if (++levels > kMostLevels) {
-        throw InvalidArgument(where + ": the JSON is nested more than " +
-                                  std::to_string(kMostLevels) + " levels deep",
-                              "check that this is the right file");
+        return JsonFlaw{
+            "the JSON is nested more than " + std::to_string(kMostLevels) + " levels deep",
+            "check that this is the right file"};
       }
     } else if (c == ']' || c == '}') {
       --levels;
     } else if (c == '\0') {
-      throw InvalidArgument(where + ": the JSON has a NUL at byte " + std::to_string(i + 1),
-                            "the file may be damaged: take it from its source again");
+      return JsonFlaw{"the JSON has a NUL at byte " + std::to_string(i + 1),
+                      "the file may be damaged: take it from its source again"};
     }
   }
+  return std::nullopt;
+}
+
+void CheckJsonNesting(std::string_view json, const std::string& where) {
+  if (const auto flaw = FindJsonFlaw(json))
+    throw InvalidArgument(where + ": " + flaw->problem, flaw->hint);
 }
 
 }  // namespace lathe

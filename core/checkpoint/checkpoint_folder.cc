@@ -1,5 +1,6 @@
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 
+#include <absl/status/status.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -63,11 +64,12 @@ void CheckFolder(const std::string& path) {
   if (fs::is_directory(path, code)) return;
   const fs::path linked = fs::read_symlink(path, code);
   if (!code) {
-    throw NotFound(path + ": is a link to " + linked.string() + ", which is no folder here",
-                   "is the disk mounted that holds the checkpoint?");
+    throw FileError(absl::StatusCode::kNotFound, path,
+                    "is a link to " + linked.string() + ", which is no folder here",
+                    "is the disk mounted that holds the checkpoint?");
   }
-  throw NotFound(path + ": there is no such checkpoint",
-                 "name a folder checkpoint-STEP that a training has saved");
+  throw FileError(absl::StatusCode::kNotFound, path, "there is no such checkpoint",
+                  "name a folder checkpoint-STEP that a training has saved");
 }
 
 }  // namespace
@@ -131,25 +133,22 @@ void CheckpointDraft::Commit(const CheckpointManifest& manifest) {
   fs::remove_all(path_, ignored);  // the older one of the same name
 }
 
-Error CheckpointDraft::Shown(const Error& e) const {
-  std::string message = e.message();
-  if (!message.starts_with(path_)) return e;
-  return Error(e.code(), message.replace(0, path_.size(), target()), e.hint(), e.location());
-}
+Error CheckpointDraft::Shown(const Error& e) const { return WithFolder(e, path_, target()); }
 
 FoundCheckpoint OpenCheckpoint(const std::string& path) {
   FoundCheckpoint found{path, {}};
   CheckFolder(path);
   std::error_code code;
   if (!fs::exists(path + "/" + kManifestFile, code)) {
-    throw NotFound(path + ": is no whole checkpoint: it has no " + kManifestFile,
-                   "name a folder checkpoint-STEP that a training has saved");
+    throw FileError(absl::StatusCode::kNotFound, path,
+                    std::string("is no whole checkpoint: it has no ") + kManifestFile,
+                    "name a folder checkpoint-STEP that a training has saved");
   }
   found.manifest = ReadManifest(path);
   if (!found.manifest.resumable) {
-    throw InvalidArgument(
-        path + ": holds the model alone (save_only_model)",
-        "name a checkpoint that was saved without " + OptionName("save_only_model"));
+    throw FileError(absl::StatusCode::kInvalidArgument, path,
+                    "holds the model alone (save_only_model)",
+                    "name a checkpoint that was saved without " + OptionName("save_only_model"));
   }
   VerifyFiles(path, found.manifest);
   return found;
@@ -164,12 +163,12 @@ CheckpointSearch FindNewestCheckpoint(const std::string& parent) {
   std::vector<Candidate> candidates;
   CheckpointSearch search;
   const auto leave_out = [&](const std::string& path, const Error& e) {
-    const std::string name = fs::path(path).filename().string();
     std::string reason = e.message();
-    if (reason.starts_with(path)) reason.erase(0, path.size());
-    while (reason.starts_with("/") || reason.starts_with(":") || reason.starts_with(" "))
-      reason.erase(0, 1);
-    search.left_out.push_back(name + ": " + reason);
+    if (const auto* about = e.detail<AboutFile>(); about != nullptr) {
+      const std::string file = PathWithin(path, about->path).value_or(about->path);
+      reason = (file.empty() ? "" : file + ": ") + about->problem;
+    }
+    search.left_out.push_back(fs::path(path).filename().string() + ": " + reason);
   };
   for (const NumberedFolder& named : ListCheckpoints(parent)) {
     try {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -229,6 +230,32 @@ TEST_F(CheckpointFolderTest, SweepsWhatAKilledProcessLeft) {
   EXPECT_EQ(CountEntries(), 1);
 }
 
+TEST_F(CheckpointFolderTest, ErrorsNameThePlaceInsteadOfTheHiddenFolder) {
+  const CheckpointDraft draft(root_, CheckpointName(3));
+  const Error full = FileError(draft.path() + "/model", ENOSPC);
+  const Error shown = draft.Shown(full);
+  EXPECT_EQ(shown.message(), Path(3) + "/model: No space left on device");
+  EXPECT_EQ(shown.hint(), full.hint());
+  EXPECT_EQ(shown.code(), full.code());
+  EXPECT_EQ(draft.Shown(FileError(root_ + "/x", ENOSPC)).message(),
+            root_ + "/x: No space left on device");
+  // A message that happens to begin with the folder's path stays whole.
+  const Error other = InvalidArgument(draft.path() + "-like names are taken");
+  EXPECT_EQ(draft.Shown(other).message(), other.message());
+}
+
+TEST_F(CheckpointFolderTest, ReasonsNameTheFileInTheCheckpoint) {
+  for (const int64_t step : {1, 2, 3}) Save(step);
+  Overwrite(Path(1) + "/manifest.json", std::string(300, '['));
+  Overwrite(Path(2) + "/manifest.json", std::string("{}\0", 3));
+  Overwrite(Path(3) + "/manifest.json", "{");
+  EXPECT_EQ(FindNewestCheckpoint(root_).left_out,
+            (std::vector<std::string>{
+                "checkpoint-1: manifest.json: the JSON is nested more than 200 levels deep",
+                "checkpoint-2: manifest.json: the JSON has a NUL at byte 3",
+                "checkpoint-3: manifest.json: is cut off or damaged"}));
+}
+
 // A manifest can be well-formed, with a digest that is right, and yet make no sense.
 TEST_F(CheckpointFolderTest, ManifestsThatMakeNoSenseAreErrors) {
   Save(1);
@@ -260,6 +287,8 @@ TEST_F(CheckpointFolderTest, AModelAloneIsNotResumed) {
   WriteFileAtomically(draft.path() + "/model", "weights");
   draft.Commit({.step = 4, .resumable = false});
   EXPECT_EQ(Newest(), "none");
+  EXPECT_EQ(FindNewestCheckpoint(root_).left_out,
+            std::vector<std::string>{"checkpoint-4: holds the model alone (save_only_model)"});
 }
 
 }  // namespace

@@ -51,12 +51,12 @@ void Hdf5Session::Fail() const {
   Hdf5().Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, FindSystemError, &error);
   Hdf5().Eclear2(H5E_DEFAULT);
   if (error.number != 0) throw FileError(path_, error.number);
-  if (writes_) throw Error(absl::StatusCode::kInternal, path_ + ": HDF5: " + error.text);
+  if (writes_) throw FileError(absl::StatusCode::kInternal, path_, "HDF5: " + error.text);
   throw Broken(error.text.empty() ? "HDF5 can't read it" : "HDF5: " + error.text);
 }
 
 Error Hdf5Session::Broken(const std::string& what) const {
-  return DataLoss(path_ + ": is damaged or no file of a state: " + what);
+  return FileError(absl::StatusCode::kDataLoss, path_, "is damaged or no file of a state: " + what);
 }
 
 }  // namespace lathe

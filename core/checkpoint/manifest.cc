@@ -1,5 +1,7 @@
 #include "lathe/core/checkpoint/manifest.h"
 
+#include <absl/status/status.h>
+
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -104,8 +106,11 @@ void WriteManifest(const std::string& dir, CheckpointManifest manifest) {
 CheckpointManifest ReadManifest(const std::string& dir) {
   const std::string path = dir + "/" + kManifestFile;
   const std::string text = ReadFile(path);
-  const auto broken = [&](const std::string& what) { return DataLoss(path + ": " + what); };
-  CheckJsonNesting(text, path);
+  const auto broken = [&](const std::string& what) {
+    return FileError(absl::StatusCode::kDataLoss, path, what);
+  };
+  if (const auto flaw = FindJsonFlaw(text))
+    throw FileError(absl::StatusCode::kInvalidArgument, path, flaw->problem, flaw->hint);
   json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!value.is_object() || !value.contains(kDigestKey)) throw broken("is cut off or damaged");
   if (const auto format = value.find("format");
@@ -136,14 +141,16 @@ void VerifyFiles(const std::string& dir, const CheckpointManifest& manifest) {
     const auto size = fs::file_size(path, code);
     if (code) throw FileError(path, code.value());
     if (static_cast<int64_t>(size) != digest.size) {
-      throw DataLoss(path + ": has " + std::to_string(size) + " bytes, but its manifest says " +
-                     std::to_string(digest.size));
+      throw FileError(absl::StatusCode::kDataLoss, path,
+                      "has " + std::to_string(size) + " bytes, but its manifest says " +
+                          std::to_string(digest.size));
     }
   }
   for (const auto& [name, digest] : manifest.files) {
     const std::string path = dir + "/" + name;
     if (DigestOfFile(path).sha256 != digest.sha256)
-      throw DataLoss(path + ": is damaged: its SHA-256 is not that of the manifest");
+      throw FileError(absl::StatusCode::kDataLoss, path,
+                      "is damaged: its SHA-256 is not that of the manifest");
   }
 }
 

@@ -146,9 +146,8 @@ void CheckpointSaver::WritePart(const CheckpointJob& job, const StateDict& optim
       SyncFile(dir + "/" + name);
     }
   } catch (const Error& e) {
-    problem = e.message();
-    if (problem.starts_with(dir)) problem.replace(0, dir.size(), present_.path);
-    problem = "rank " + std::to_string(group_->rank()) + ": " + problem;
+    problem = "rank " + std::to_string(group_->rank()) + ": " +
+              WithFolder(e, dir, present_.path).message();
   }
   group_->PostMessage(key + "/" + std::to_string(group_->rank()), problem);
 }
