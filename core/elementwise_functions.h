@@ -7,7 +7,18 @@
 #include <cmath>
 #include <numbers>
 
+#include "lathe/core/kernels/activation_functions.h"
+
 namespace lathe::functions {
+
+// The activations' formulas with the standard library's functions, for the host and devices.
+struct StandardMath {
+  template <typename T>
+  static constexpr T Exp(T v) {
+    return std::exp(v);
+  }
+};
+using Activations = ActivationFunctions<StandardMath>;
 
 // --- functions of one element ---
 
@@ -46,13 +57,13 @@ struct Sqrt {
 struct Tanh {
   template <typename T>
   constexpr T operator()(T v) const {
-    return std::tanh(v);
+    return Activations::Tanh::Value(v);
   }
 };
 struct Sigmoid {
   template <typename T>
   constexpr T operator()(T v) const {
-    return 1 / (1 + std::exp(-v));
+    return Activations::Sigmoid::Value(v);
   }
 };
 struct Erf {
@@ -61,11 +72,10 @@ struct Erf {
     return std::erf(v);
   }
 };
-// Written so that NaN, which compares false, passes through.
 struct Relu {
   template <typename T>
   constexpr T operator()(T v) const {
-    return v < 0 ? 0 : v;
+    return Activations::Relu::Value(v);
   }
 };
 
@@ -96,7 +106,8 @@ struct Div {
   }
 };
 
-// Gradients: dx from dy and either y = f(x) or x.
+// Gradients: dx from dy and either y = f(x) or x. The activations' derivatives can't stand in for
+// them: they compute y again, round sigmoid's gradient differently and give relu's 0 at a NaN.
 struct SqrtGrad {
   template <typename T>
   constexpr T operator()(T dy, T y) const {

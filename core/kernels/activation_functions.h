@@ -4,10 +4,10 @@
 // Each has
 //   Value(x), the function's value;
 //   Derivative(x), its derivative.
-// `Math` supplies Exp, Erf, Tanh and kGeluNewSlope, which is 3 kGeluNewCubic. Each kernel source
-// passes its own type. On the host, kernels are compiled for several instruction set levels, and
-// code for one level must not be linked into another. So the type must be in an unnamed namespace
-// there.
+// `Math` supplies Exp, Erf, kGeluNewSlope, which is 3 kGeluNewCubic, and Tanh for GeluNew. The
+// function Tanh is the standard library's with any Math. Each kernel source passes its own type. On
+// the host, kernels are compiled for several instruction set levels, and code for one level must
+// not be linked into another. So the type must be in an unnamed namespace there.
 #pragma once
 
 #include <cmath>
