@@ -9,6 +9,7 @@
 // written last: if it exists, everything else does. The same package lists give the same files.
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <set>
@@ -18,7 +19,6 @@
 #include <unordered_set>
 #include <vector>
 
-#include "lathe/apps/cli/report_error.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/data/tokenizers/tokenizer.h"
@@ -157,6 +157,10 @@ void MakeTask(const std::string& dir) {
   const int64_t vocab_size = WriteModel(model_dir, train);
   std::cout << train.size() << " packages to train on, " << dev.size() << " to evaluate with, "
             << train_sections.size() << " sections, " << vocab_size << " word pieces\n";
+  if (!std::cout.flush()) {
+    throw InvalidArgument("standard output: cannot be written",
+                          "is the disk full, or has its reader ended?");
+  }
 }
 
 }  // namespace
@@ -165,10 +169,13 @@ void MakeTask(const std::string& dir) {
 int main(int argc, char** argv) {
   if (argc != 2 || argv[1][0] == '-') {
     std::cerr << "usage: apt-cache dumpavail | package_sections DIR\n";
-    return lathe::kUsageExitCode;
+    return 2;
   }
-  return lathe::ReportErrors(lathe::kErrorExitCode, [&] {
+  try {
     lathe::MakeTask(argv[1]);
-    return 0;
-  });
+  } catch (const std::exception& e) {
+    std::cerr << "error: " << e.what() << '\n';
+    return 1;
+  }
+  return 0;
 }
