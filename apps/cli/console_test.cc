@@ -67,11 +67,11 @@ TEST_F(OutputDirTest, ReplaceIsAllOrNothing) {
   try {
     out.Replace([](const std::string& dir) {
       WriteFileAtomically(dir + "/a", "new");
-      throw InvalidArgument(dir + "/b: no space");
+      throw FileError(dir + "/b", ENOSPC);
     });
     FAIL();
   } catch (const Error& e) {
-    EXPECT_EQ(e.message(), root_ + "/b: no space");
+    EXPECT_EQ(e.message(), root_ + "/b: No space left on device");
   }
   EXPECT_EQ(ReadFile(root_ + "/a"), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 2);

@@ -196,9 +196,7 @@ void OutputDir::Replace(const std::function<void(const std::string&)>& write) {
     write(new_dir);
   } catch (const Error& e) {
     // The user doesn't know the scratch folder, so name the file where it would have been.
-    std::string message = e.message();
-    if (message.starts_with(new_dir)) message.replace(0, new_dir.size(), path_);
-    throw Error(e.code(), message, e.hint(), e.location());
+    throw WithFolder(e, new_dir, path_);
   }
 
   std::vector<std::string> arriving = NamesIn(new_dir), leaving;
