@@ -43,8 +43,8 @@ class OpenedLibrary {
   void* handle_ = nullptr;
 };
 
-// Returns the files to try for a library with one of `names`, in their order: each in the system's
-// folders and then in CUDA's (CUDA_PATH or /usr/local/cuda). If the environment variable
+// Returns the files to try for a library with one of `names`, in their order. Each is sought in the
+// system's folders and then in CUDA's (CUDA_PATH or /usr/local/cuda). If the environment variable
 // `variable` names a file, that is the only one.
 std::vector<std::string> DeviceLibraryFiles(std::initializer_list<std::string_view> names,
                                             const char* variable = nullptr);

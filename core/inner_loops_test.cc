@@ -149,7 +149,7 @@ std::set<size_t> Reached(const std::vector<std::vector<size_t>>& next, size_t st
 }
 
 // Returns the positions of the loop from a jump's target to the jump back. There is no loop, and no
-// position, if the target doesn't lead to the jump: the compiler also puts rare code behind the
+// position, if the target doesn't lead to the jump. The compiler also puts rare code behind the
 // code that follows it.
 std::set<size_t> LoopBody(const Order& order, size_t target, size_t jump) {
   const std::set<size_t> after = Reached(order.after, target, target, jump);
@@ -202,8 +202,8 @@ std::vector<Loop> InnerLoops(const std::vector<Instruction>& function) {
 //
 // The loop of a product has no such values, only sums. Each that has no register is stored and read
 // again each time. So none may be. Such a loop has many multiplications. With fused multiply-adds
-// they are half of its vector instructions. With SSE they are a quarter or more, because each
-// factor is copied before it is overwritten, and sums are added up by an instruction of their own.
+// they are half of its vector instructions. With SSE they are a quarter or more. Each factor is
+// copied before it is overwritten, and sums are added up by an instruction of their own.
 bool IsBad(const Loop& loop) {
   const int64_t vectors_each = loop.in_place ? 4 : 3;
   const bool is_product =

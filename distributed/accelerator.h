@@ -159,8 +159,8 @@ class Accelerator {
   };
   // Declared for the work on one batch:
   //   auto accumulation = accelerator.Accumulate();
-  // Gradients are exchanged, and prepared optimizers and schedulers make a step, only with every
-  // gradient_accumulation_steps-th batch and with the loader's last one.
+  // Only every gradient_accumulation_steps-th batch and the loader's last one exchange gradients.
+  // With them alone prepared optimizers and schedulers make a step.
   Accumulation Accumulate() { return Accumulation(*this); }
   Accumulation Accumulate(const Module&) { return Accumulation(*this); }
 

@@ -10,8 +10,8 @@
 namespace lathe {
 
 struct ParameterPlace {
-  // 0: embeddings and what is used before the first layer; 1 to num_layers: the layers; num_layers
-  // + 1: what follows the last layer, such as a norm, a pooler and the head.
+  // 0 stands for embeddings and what is used before the first layer, and 1 to num_layers for the
+  // layers. num_layers + 1 is what follows the last layer, such as a norm, a pooler and the head.
   int64_t depth = 0;
   bool in_head = false;  // belongs to no part of the encoder, which Transformers calls base_model
 };

@@ -59,8 +59,8 @@ struct StackBytes {
 // Sets the bytes of activations. Copies of weights and the word table's shape are the caller's.
 PassMemory MemoryOfStack(const StackBytes& bytes, bool gradient_checkpointing);
 
-// Throws if a sum of bytes could overflow: of `layers` layers that hold up to `columns` float32
-// numbers for each token, in a model of so many parameters.
+// Throws if a sum of bytes could overflow. The sum is that of `layers` layers that hold up to
+// `columns` float32 numbers for each token, in a model of so many parameters.
 void CheckCountable(const MemoryOptions& options, int64_t layers, int64_t columns,
                     int64_t num_parameters);
 

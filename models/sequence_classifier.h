@@ -29,8 +29,9 @@ class SequenceClassifier : public Module {
   virtual SequenceClassifierOutput Forward(const Batch& batch,
                                            const ForwardOptions& options = {}) = 0;
   // Returns what the head reads of each sequence: [B, H] f32, for Batch::encoded. Returns an
-  // undefined tensor if no pass could use it instead of computing it again: a parameter below the
-  // head is trained, dropout is active there in the present mode, or the head reads all tokens.
+  // undefined tensor if no pass could use it instead of computing it again. That is so if a
+  // parameter below the head is trained, or dropout is active there in the present mode. It is so,
+  // too, if the head reads all tokens.
   virtual Tensor Encode(const Batch& /*batch*/) { return {}; }
   // Writes config.json (with problem_type as decided) and model.safetensors.
   void SavePretrained(const std::string& dir) const;

@@ -34,8 +34,8 @@ struct Init {
   static Init Uniform(double low, double high) {
     return {.kind = Kind::kUniform, .a = low, .b = high};
   }
-  // For a table [P, 2 n]: row p has the sines of p * 10000^(-i / n) for i from 0 to n - 1, then
-  // their cosines (Vaswani et al. 2017).
+  // For a table [P, 2 n] (Vaswani et al. 2017). Row p has the sines of p * 10000^(-i / n) for i
+  // from 0 to n - 1, then their cosines.
   static Init Sinusoids() { return {.kind = Kind::kSinusoids}; }
   // The same for a table [P, C], but each sine is followed by its cosine: sin(p * r), cos(p * r)
   // with r = 10000^(-2 i / C) in columns 2 i and 2 i + 1.

@@ -52,7 +52,7 @@ struct PostNormLayerOptions {
 // Multi-head self-attention without its output projection.
 class SelfAttention : public Module {
  public:
-  // The options of a layer, of which those of attention count.
+  // Reads only the options of attention among those of a layer.
   explicit SelfAttention(const PostNormLayerOptions& options);
   // hidden_states: [T, H] -> [T, H], or [B, H] if first_tokens_only: only first tokens have
   // queries. Turns queries and keys if the context has rotary positions. `site` selects the dropout

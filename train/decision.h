@@ -8,9 +8,10 @@
 
 namespace lathe {
 
-// Writes the thresholds of the arguments into a model's configuration. What the arguments leave
-// open stays if `keep` is set; otherwise it leaves, as it belongs to the model that a training
-// starts from. Throws if the model hasn't several labels at once, and as ThresholdsOf does.
+// Writes the thresholds of the arguments into a model's configuration. If `keep` is set, thresholds
+// and a temperature that they don't give stay as they are there. Otherwise these are removed, as
+// they belong to the model that a training starts from. Throws if the model hasn't several labels
+// at once, and as ThresholdsOf does.
 void SetDecision(const TrainingArguments& arguments, bool keep, PretrainedConfig& config);
 
 // Fits what the arguments ask for to predictions for labelled data: first the temperature, then the

@@ -157,7 +157,7 @@ std::optional<std::string> Trainer::GoBackIfNeeded(const Error& lost) {
   // part.
   const bool are_finite = ParametersAreFinite();
   if (are_finite && !optimizer_.step_is_half_done()) return std::nullopt;
-  // Without the main process, values that are not finite are not replaced by older ones: the main
+  // Without the main process, values that are not finite are not replaced by older ones. The main
   // process may have ended because of them, and have saved a better model.
   if (!are_finite && out_ == nullptr) throw lost;
   // Only the main process has a snapshot. It is worth nothing if it is from before the first step.

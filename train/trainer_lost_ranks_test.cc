@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 // So many words that a snapshot takes long, and the next one is not due within this test.
 constexpr int64_t kManyWords = 100'000;
 
-// Rank 1 ends once the checkpoint of step 2 is there. Meanwhile rank 0's parameters have gone bad,
-// and its only snapshot is from before the first step, or from a later one on a slow machine.
+// Rank 1 ends once the checkpoint of step 2 is there. Meanwhile rank 0's parameters have gone bad.
+// Its only snapshot is from before the first step, or from a later one on a slow machine.
 TEST(TrainerLostRanksTest, TheModelIsNoOlderThanTheNewestCheckpoint) {
   TrainingArguments arguments = TinyArguments();
   arguments.output_dir = testing::TempDir() + "trainer_lost_ranks_test";

@@ -1,5 +1,5 @@
-// Tests that a training that goes on from a checkpoint gives the bits of one that never stopped:
-// its model, its optimizer's state and its log.
+// Tests that a training that goes on from a checkpoint gives the bits of one that never stopped.
+// These are the model, the optimizer's state and the log.
 #include <gtest/gtest.h>
 
 #include <algorithm>

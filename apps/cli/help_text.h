@@ -11,8 +11,9 @@ namespace lathe {
 // The widest help. Longer lines are hard to read.
 inline constexpr size_t kWidestHelp = 100;
 
-// Returns how many columns a line of help may have: as many as the terminal that `descriptor` leads
-// to, else as the environment variable COLUMNS says, else 80. It is from 40 to kWidestHelp.
+// Returns how many columns a line of help may have: as many as the terminal of `descriptor` has.
+// Without one it is what the environment variable COLUMNS says, else 80. It is from 40 to
+// kWidestHelp.
 size_t HelpWidth(int descriptor = STDOUT_FILENO);
 
 // Joins the words of `text` to lines of at most `width` characters. All lines but the first begin

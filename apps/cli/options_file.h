@@ -24,9 +24,9 @@ struct OptionInFile {
 // option such as --test_file=test.json.
 bool IsOptionsFile(const std::string& argument);
 
-// Returns the file's options. Throws an error of one line for a file that can't be
-// read, is not of its format, is no object of options, or has a name twice. `hint` says what the
-// file should hold.
+// Returns the file's options. Throws an error of one line for a file that can't be read or is not
+// of its format. Throws one, too, if it is no object of options or has a name twice. `hint` says
+// what the file should hold.
 std::vector<OptionInFile> ReadOptionsFile(const std::string& path, const std::string& hint);
 
 }  // namespace lathe

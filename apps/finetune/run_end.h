@@ -1,5 +1,5 @@
-// How a rank of `finetune` ends when a signal, a lost rank or an error ends its job: with the same
-// exit code as the others, and with one report for all of them.
+// How a rank of `finetune` ends when a signal, a lost rank or an error ends its job. All ranks end
+// with the same exit code, and one of them reports.
 #pragma once
 
 #include <functional>

@@ -71,8 +71,8 @@ TEST_F(LossOptionsCliTest, ProcessesAndAccumulationGiveTheLossesOfOne) {
   }
 }
 
-// Trainer smooths the labels in its eval_loss, too: with logits of 0 for two classes both are log
-// 2, and a sure model has a higher loss than without smoothing.
+// Trainer smooths the labels in its eval_loss, too. With logits of 0 for two classes both losses
+// are log 2. A sure model has a higher loss than without smoothing.
 TEST_F(LossOptionsCliTest, TheEvaluationsLossIsSmoothed) {
   ASSERT_EQ(Train({"--do_eval", "--num_train_epochs", "6"}).exit_code, 0);
   const double plain = ReadJson("out/eval_results.json")["eval_loss"];

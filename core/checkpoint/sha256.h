@@ -15,8 +15,8 @@ struct FileDigest {
 };
 // Reads the file piece by piece. Throws as ReadFile does.
 FileDigest DigestOfFile(const std::string& path);
-// Returns the 40 hexadecimal digits by which git names the file's contents: the SHA-1 of "blob ",
-// the size in decimal, a zero byte and the contents. Throws as ReadFile does.
+// Returns the 40 hexadecimal digits by which git names the file's contents. They are the SHA-1 of
+// "blob ", the size in decimal, a zero byte and the contents. Throws as ReadFile does.
 std::string GitBlobDigestOfFile(const std::string& path);
 
 }  // namespace lathe

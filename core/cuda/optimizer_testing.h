@@ -1,5 +1,5 @@
-// What the tests of the device's optimizer kernels share: a fixture that skips them where there is
-// no device, and copies of structs in device memory.
+// What the tests of the device's optimizer kernels share. A fixture skips them where there is no
+// device, and there are copies of structs in device memory.
 #pragma once
 
 #include <gtest/gtest.h>

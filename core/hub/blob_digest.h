@@ -5,9 +5,9 @@
 
 namespace lathe {
 
-// Returns what the file's etag would be, computed by the same hash as `etag`: 40 digits are git's
-// SHA-1 of a blob, 64 are SHA-256 of the contents. Any other etag is no hash: it is returned as it
-// is. Throws as ReadFile does.
+// Returns what the file's etag would be, computed by the same hash as `etag`. 40 digits are git's
+// SHA-1 of a blob, and 64 are SHA-256 of the contents. Any other etag is no hash: it is returned as
+// it is. Throws as ReadFile does.
 std::string DigestLike(const std::string& etag, const std::string& path);
 
 }  // namespace lathe

@@ -9,13 +9,13 @@
 namespace lathe {
 
 // Returns the file's path in the snapshot. Makes no request if it is there. Otherwise fetches it:
-// goes on where an earlier download broke off, tries again when the network fails, and compares
-// length and hash before the file appears. Processes that want the same file wait for each other,
+// goes on where an earlier download broke off, and tries again when the network fails. Length and
+// hash are compared before the file appears. Processes that want the same file wait for each other,
 // and one of them fetches it. A file whose hash differs is removed and fetched once more.
 //
-// `commit` is a commit, not a branch. Throws NotFound if it has no such file; DataLoss if the hash
-// differs twice; FileError if the cache can't be written or the disk is full, which leaves what
-// came before for the next attempt.
+// `commit` is a commit, not a branch. Throws NotFound if it has no such file, and DataLoss if the
+// hash differs twice. Throws FileError if the cache can't be written or the disk is full. What came
+// before then stays for the next attempt.
 std::string FetchFile(HubClient& client, const HubCache& cache, const std::string& commit,
                       const std::string& file);
 

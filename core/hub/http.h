@@ -18,7 +18,7 @@ namespace lathe {
 enum class HttpFailure {
   kNone,
   kResolve,  // the host's name is unknown here
-  kConnect,  // nobody listens there, or no way leads there
+  kConnect,  // nobody listens there, or the network has no route to it
   kTls,      // the server can't prove who it is, or speaks no TLS
   kTimeout,  // no answer, or no more of it, within the time allowed
   kBroken,   // the connection ended in the middle

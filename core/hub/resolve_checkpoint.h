@@ -1,5 +1,5 @@
 // Turns a model's name into a local folder: the folder of that name, or the snapshot of a model on
-// a Hub, into which the files that are needed are fetched first.
+// a Hub. The files that are needed are fetched into the snapshot first.
 //
 //   ResolveCheckpoint("out", {.weights = true}).folder                      // "out"
 //   ResolveCheckpoint("google-bert/bert-base-uncased", {.config = true}).folder

@@ -1,6 +1,6 @@
-// Shows a download to people, on standard error: a bar with rate and time left on a terminal,
-// elsewhere a line at the end and one every 10 seconds before. If a signal ends the program in the
-// middle, AbandonDownload gives the last words.
+// Shows a download to people, on standard error. On a terminal it is a bar with rate and time left,
+// elsewhere a line every 10 seconds and one at the end. If a signal ends the program in the middle,
+// AbandonDownload gives the last words.
 #pragma once
 
 #include <chrono>

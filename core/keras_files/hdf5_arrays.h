@@ -1,5 +1,5 @@
 // Finds the arrays in an HDF5 file that Keras wrote. The file may be damaged or made to harm, and
-// HDF5's library crashes on some of such files: call it in a confined child only
+// HDF5's library crashes on some of such files. So call this in a confined child only
 // (confined_child.h).
 #pragma once
 

@@ -134,8 +134,9 @@ StoredArrays ReadZip(const std::shared_ptr<const MappedFile>& memory, const std:
   return arrays;
 }
 
-// --- the form before PyTorch 1.6: four pickles (a number, a version, what the machine is like, the
-// state dict), the list of storages, and for each storage its number of elements and the elements
+// --- the form before PyTorch 1.6. It has four pickles: a number, a version, what the machine is
+// like, and the state dict. Then come the list of storages and, for each, its number of elements
+// and these.
 
 // `machine` is a dict with "little_endian".
 void CheckByteOrder(const PickledValue& machine, const std::string& file) {

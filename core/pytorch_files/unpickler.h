@@ -63,8 +63,8 @@ class Unpickler {
   Unpickler(std::string_view bytes, std::string file);
 
   // Reads the next pickle. The value lives as long as the Unpickler. Throws BrokenWeights for a
-  // damaged pickle and for one that is nested or refers to itself more than files of weights do,
-  // InvalidArgument for a function that isn't known.
+  // damaged pickle, and for one that is nested or refers to itself more than files of weights do.
+  // Throws InvalidArgument for a function that isn't known.
   const PickledValue& Load();
   // Returns the number of bytes of the pickles that were read.
   size_t position() const { return at_; }

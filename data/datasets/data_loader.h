@@ -82,8 +82,8 @@ class DataLoader {
   // `passes`, which may be null.
   void Shard(int rank, int world_size, bool split_batches, std::shared_ptr<LoaderPasses> passes);
 
-  // Passes that begin from now on give Batch::encoded: the samples' rows of `rows`, [n, H] f32 on
-  // the host for the n samples of the dataset.
+  // Passes that begin from now on give Batch::encoded, the samples' rows of `rows`. `rows`: [n, H]
+  // f32 on the host for the n samples of the dataset.
   void SetEncoded(Tensor rows);
 
   int64_t size() const;  // batches in an epoch, the same on all ranks

@@ -78,8 +78,8 @@ class DatasetFileWriter {
 // read. Throws NotFound if there is no file, and DataLoss if it is damaged or not whole.
 TokenizedDataset OpenDatasetFile(const std::string& path);
 
-// Return what Finish was given, and what the writer saw. The dataset must be one of
-// OpenDatasetFile.
+// DatasetFileTask returns what Finish was given, and DatasetFileExtent what the writer saw. The
+// dataset must be one of OpenDatasetFile.
 const nlohmann::json& DatasetFileTask(const TokenizedDataset& dataset);
 DatasetExtent DatasetFileExtent(const TokenizedDataset& dataset);
 // Returns a column of AddColumn; nullopt if there is none.

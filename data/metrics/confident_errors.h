@@ -10,8 +10,8 @@ namespace lathe {
 
 struct ConfidentError {
   int64_t sample = 0;
-  // The probability of the predicted class. With several labels there is a wrong answer, yes or no,
-  // to one or more of them, and this is the probability of the most probable one.
+  // The probability of the predicted class. With several labels one or more of them have a wrong
+  // answer, yes or no. This is the probability of the most probable wrong answer.
   double probability = 0;
 };
 

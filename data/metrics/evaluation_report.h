@@ -30,8 +30,8 @@ struct LabelReport {
   // samples of the label, and none of the first of two classes: it would tell what the second does.
   RankingScores ranking = {};
   std::optional<PrecisionRecallCurve> curve = {};
-  // For one of several labels at once only: the mean of -log of the probability of what is right,
-  // and the calibration of the likelier answer, yes or no.
+  // Both are for one of several labels at once only. They are the mean of -log of the probability
+  // of what is right, and the calibration of the likelier answer, yes or no.
   std::optional<double> log_loss = {};
   std::optional<double> calibration_error = {};
 };

@@ -23,12 +23,12 @@ std::vector<RankLevel> RankLevels(std::span<const double> scores,
                                   std::span<const uint8_t> positives);
 
 struct RankingScores {
-  // The area under the ROC curve, as scikit-learn's roc_auc_score: the share of pairs of a positive
-  // and a negative sample in which the positive one scores higher. Equal scores count one half.
-  // Undefined unless both kinds of samples are there.
+  // The area under the ROC curve, as scikit-learn's roc_auc_score. It is the share of pairs of a
+  // positive and a negative sample in which the positive one scores higher. Equal scores count one
+  // half. Undefined unless both kinds of samples are there.
   std::optional<double> roc_auc = {};
-  // The sum over distinct scores, from the highest, of (R_k - R_{k-1}) P_k, where R and P are
-  // recall and precision of the samples down to that score: scikit-learn's average_precision_score.
+  // The sum over distinct scores, from the highest, of (R_k - R_{k-1}) P_k: scikit-learn's
+  // average_precision_score. R and P are recall and precision of the samples down to that score.
   // Undefined without positive samples, where scikit-learn has 0.
   std::optional<double> average_precision = {};
 };

@@ -11,8 +11,8 @@ namespace lathe {
 namespace {
 
 // Returns the derivative of the summed log loss by the inverse of the temperature, at this
-// temperature: the sum over answers of (probability - what is right) * logit. It rises with the
-// inverse, because the loss is convex in it.
+// temperature. It is the sum over answers of (probability - what is right) * logit. It rises with
+// the inverse, because the loss is convex in it.
 double Slope(const Predictions& p, double temperature) {
   const Probabilities probabilities(p.kind, p.num_labels, p.logits, temperature);
   double slope = 0;

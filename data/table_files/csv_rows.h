@@ -22,7 +22,7 @@ struct UnreadCsv {
 };
 
 // Reads rows of CSV (RFC 4180): quotes, doubled quotes, line breaks inside quotes, LF or CRLF.
-// `text` begins on `line`. `last` says that the file ends where the text does; otherwise the last
+// `text` begins on `line`. `last` says that the file ends where the text does. Otherwise the last
 // row may go on behind the text and is still to be read. Throws `path:line: what` for a broken
 // quote.
 UnreadCsv ReadCsv(const std::string& path, std::string_view text, int64_t line, bool last,

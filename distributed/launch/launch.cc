@@ -226,8 +226,8 @@ class RestartPolicy {
     return own_errors_ < kMostOwnErrors && restarts_++ < max_restarts_;
   }
   int restarts() const { return restarts_; }
-  // Returns the pause before the next start: 0.1 s, and twice as long each time that the job has
-  // lasted less than 10 s, but at most 10 s.
+  // Returns the pause before the next start, 0.1 s at first. It doubles each time that the job has
+  // lasted less than 10 s, up to 10 s.
   std::chrono::milliseconds Pause(std::chrono::steady_clock::duration lasted) {
     constexpr std::chrono::milliseconds kFirst(100), kLongest(10'000);
     pause_ = lasted < std::chrono::seconds(10) && pause_ != pause_.zero()

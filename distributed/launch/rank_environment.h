@@ -19,8 +19,8 @@ int LocalProcesses(const LaunchOptions& options);
 // Returns a name for a job that no other job has.
 std::string RandomId();
 
-// Returns the variables that are the same for all ranks of this machine: those of this process
-// without its own place in a job, those of the job, and the options'. Throws Unavailable or
+// Returns the variables that are the same for all ranks of this machine. They are those of this
+// process without its own place in a job, those of the job, and the options'. Throws Unavailable or
 // InvalidArgument if rank 0 could not listen at its address.
 Environment JobEnvironment(const LaunchOptions& options, const EndedRanksRecord& ended);
 

@@ -18,7 +18,7 @@ namespace lathe {
 //
 // "epoch" is the value that the Trainer calls "train/epoch". The first line of a run has
 // "hyperparameters" instead of values. A number that is not finite is null. A later run goes on in
-// the same file: where a training has gone back to a checkpoint, a step has more than one line, and
+// the same file. Where a training has gone back to a checkpoint, a step has more than one line, and
 // the last one counts.
 class JsonlTracker : public Tracker {
  public:

@@ -23,7 +23,7 @@ struct EventOrigin {
 
 // A number becomes a point of the curve of its name, a boolean one at 0 or 1, and a text a text.
 // A value in an object gets the tag "object/value". Hyperparameters become a row of the table of
-// hyperparameters and, as with Transformers' TensorBoardCallback, the text "args"; an object among
+// hyperparameters and, as with Transformers' TensorBoardCallback, the text "args". An object among
 // them becomes a text of its own. TensorBoard puts values without a step at step 0.
 class TensorBoardTracker : public Tracker {
  public:

@@ -26,8 +26,9 @@ struct RopeKeys {
 // a family with kinds of layers it is added to each kind's. Returns the frequency of each pair of a
 // head's columns (RotaryFrequencies in core/ops/rotary/rotary_embedding.h), divided by the factor
 // of a "linear" rope_type. Throws `path: ...` for rope types that Lathe doesn't have, and for
-// values that can't be meant: a theta that is not positive, a factor below 1, a
-// partial_rotary_factor other than 1, kinds of layers if layer_type is empty. head_dim is even.
+// values that can't be meant. These are a theta that is not positive, a factor below 1 and a
+// partial_rotary_factor other than 1. Kinds of layers can't be meant if layer_type is empty.
+// head_dim is even.
 std::vector<float> ReadRotaryFrequencies(const PretrainedConfig& config, int64_t head_dim,
                                          const RopeKeys& keys);
 

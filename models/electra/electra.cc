@@ -1,5 +1,5 @@
-// ELECTRA (Clark et al. 2020), computed like Transformers' ElectraForSequenceClassification: BERT's
-// encoder, whose embeddings may have fewer columns than its layers, and a head of its own.
+// ELECTRA (Clark et al. 2020), computed like Transformers' ElectraForSequenceClassification. It is
+// BERT's encoder, whose embeddings may have fewer columns than its layers, with a head of its own.
 #include <memory>
 #include <nlohmann/json.hpp>
 

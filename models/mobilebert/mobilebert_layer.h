@@ -1,5 +1,5 @@
-// The layer of MobileBERT (Sun et al. 2020): BERT's layer between two bottlenecks, with several
-// feed-forward blocks, and with scales and shifts in place of norms.
+// The layer of MobileBERT (Sun et al. 2020). It is BERT's layer between two bottlenecks, with
+// several feed-forward blocks, and with scales and shifts in place of norms.
 #pragma once
 
 #include <cstdint>

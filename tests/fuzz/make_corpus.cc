@@ -116,8 +116,8 @@ std::string FloatField(int number, float value) {
   return Varint(static_cast<uint64_t>(number) << 3 | 5) + bytes;
 }
 
-// Returns a character map that makes "a" of "A", and nothing else: the size of a double array, the
-// array, and the texts that its leaves point to. See Charsmap for the array's fields.
+// Returns a character map that makes "a" of "A", and nothing else. It has the size of a double
+// array, the array, and the texts that its leaves point to. See Charsmap for the array's fields.
 std::string Charsmap() {
   constexpr uint32_t kRootOffset = 1, kLeafOffset = 0x80, kHasLeaf = 1 << 8, kIsLeaf = 1u << 31;
   std::vector<uint32_t> units(256, kIsLeaf);  // what no node leads to has no byte's label

@@ -1,5 +1,5 @@
-// A Hub for tests: a server in this process that speaks the Hub's protocol, by http or https, and
-// that fails in the ways in which networks and servers fail.
+// A Hub for tests: a server in this process that speaks the Hub's protocol, by http or https. It
+// fails in the ways in which networks and servers fail.
 //
 //   HubServer cdn, hub({.cdn = &cdn});
 //   hub.Add("owner/name", {.files = {{"config.json", {"{}"}}, {"model.safetensors", {bytes,

@@ -13,7 +13,8 @@ namespace lathe {
 // The main process writes the card into arguments.output_dir after the last save; checkpoints get
 // none, as with Transformers' Trainer. A README.md that people have edited, or that is none of
 // Lathe's cards, stays as it is, and one warning says so. A card that can't be written is a
-// warning, too. An earlier card leaves with its model (OutputDir::Replace).
+// warning, too. When a new model is saved, OutputDir::Replace removes an earlier card with its
+// model, unless people have edited it.
 class ModelCardCallback : public Callback {
  public:
   // `facts` has what the Trainer doesn't know: the base model, the names of the data. The callback

@@ -5,9 +5,9 @@
 
 namespace lathe {
 
-// Returns a scalar that YAML 1.1 and 1.2 read back as the same text: the text itself if no reader
-// could take it for anything else, else the text in double quotes. Bytes that are not UTF-8 become
-// U+FFFD.
+// Returns a scalar that YAML 1.1 and 1.2 read back as the same text. It is the text itself if no
+// reader could take it for anything else, else the text in double quotes. Bytes that are not UTF-8
+// become U+FFFD.
 std::string YamlText(const std::string& text);
 
 // Returns the shortest text that reads back as the same finite number. In YAML 1.1 "1e-05" is a

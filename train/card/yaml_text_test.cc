@@ -12,8 +12,8 @@ TEST(YamlText, LeavesPlainTextsAlone) {
     EXPECT_EQ(YamlText(text), text);
 }
 
-// A reader of YAML takes each of these for a number, a boolean, nothing, a date, a list, a comment
-// and so on, if it stands without quotes.
+// Without quotes, a reader of YAML takes each of these for a number, a boolean, nothing, a date, a
+// list, a comment and so on.
 TEST(YamlText, QuotesWhatReadersTakeForSomethingElse) {
   for (const char* text :
        {"",    "123",  "1e5",        "0x10", "-",    "yes", "No",   "TRUE", "null", "Off",

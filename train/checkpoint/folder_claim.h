@@ -1,4 +1,4 @@
-// A claim keeps two trainings from writing to one output folder at the same time: their checkpoints
+// A claim keeps two trainings from writing to one output folder at the same time. Their checkpoints
 // would replace each other, and the model could be that of either.
 //
 //   CheckNotClaimed("out");    // before the folder is looked at

@@ -5,7 +5,7 @@
 //   if (IsOwnFolder("out")) ...   // in the same job, after a restart
 //   RemoveMark("out");            // once all results are there
 //
-// The name of a job doesn't prove much: torchrun calls each one "none" unless it is told a name,
+// The name of a job doesn't prove much. torchrun calls each one "none" unless it is told a name,
 // and `lathe launch` names one on several machines by its address. So a job is also known by its
 // launcher on this machine, a process that outlives the restarts.
 #pragma once

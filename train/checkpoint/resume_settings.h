@@ -1,5 +1,5 @@
-// What must be the same when a training goes on from a checkpoint, so that it gives the numbers of
-// a training that was never interrupted.
+// What must be the same when a training goes on from a checkpoint. Then it gives the numbers of a
+// training that was never interrupted.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@ NamedSettings SettingsThatMatter(const TrainingArguments& arguments, const Token
                                  const Module& model, const Tokenizer* tokenizer, int num_processes,
                                  int64_t max_steps);
 
-// Returns true if the output folder may hold files already: it is to be overwritten, the training
-// goes on from one of its checkpoints, or this job was started again and has filled it before.
+// Returns true if the output folder may hold files already. It is then to be overwritten, or the
+// training goes on from one of its checkpoints. Or this job was started again and has filled it
+// before.
 bool MayUseFilledOutputDir(const TrainingArguments& arguments);
 
 // Returns the first difference, for people: "learning_rate was 5e-05 and is 3e-05". Nullopt if

@@ -92,7 +92,7 @@ struct CurveClasses {
   std::vector<std::string> undefined;  // names of those without samples
 };
 
-// If there are too many curves, those of the classes with fewest samples are drawn: rare classes
+// If there are too many curves, those of the classes with fewest samples are drawn. Rare classes
 // are what a mean over all samples doesn't show.
 CurveClasses ClassesWithCurves(const Json& classes) {
   CurveClasses result;

@@ -10,8 +10,8 @@
 
 namespace lathe {
 
-// For so many rows the marks take 32 MiB, and the table by which equal texts are found takes about
-// 70 MiB while it is there. More rows are not looked at.
+// For so many rows the marks take 32 MiB. The table by which equal texts are found takes about 70
+// MiB while it is there. More rows are not looked at.
 inline constexpr int64_t kMostMarkedRows = int64_t{1} << 21;
 
 class TextMarks {

@@ -231,7 +231,7 @@ std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& t
   all.insert(all.end(), label.begin(), label.end());
   std::optional<Found> found_texts = Find(texts, trained, table),
                        found_label = Find(label, trained, table);
-  // All of them by name or all by number, if possible: in a file without a row of names, a text may
+  // All of them by name or all by number, if possible. In a file without a row of names, a text may
   // happen to be the label's name.
   if (const std::optional<Found> found = Find(all, trained, table)) {
     const auto split = static_cast<int64_t>(texts.size());

@@ -22,10 +22,10 @@ struct LabelNumberKind {
   bool (*allows)(double);  // true if a number is what is wanted
 };
 
-// Returns the label and the number of each entry of "a=2,b=0.5", of a JSON object such as
-// {"a": 2, "b": 0.5} or, if the text ends with ".json", of the object in that file. A label that
-// has a comma needs an object. Throws for anything else, a number that the kind doesn't allow, or a
-// label that is named twice.
+// Returns the label and the number of each entry. The text is "a=2,b=0.5" or a JSON object such as
+// {"a": 2, "b": 0.5}. If it ends with ".json", the object is in that file. A label that has a comma
+// needs an object. Throws for anything else, a number that the kind doesn't allow, or a label that
+// is named twice.
 LabelNumbers ReadLabelNumbers(const std::string& text, const LabelNumberKind& kind);
 
 // Returns the labels and weights that the text gives, as ReadLabelNumbers does. Returns nothing for

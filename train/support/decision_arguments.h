@@ -9,8 +9,8 @@
 namespace lathe {
 
 // Throws InvalidArgument, naming the argument, if `thresholds` or `calibrate` can't be read.
-// Thresholds are "", "tune", a number from 0 to 1, "a=0.4,b=0.6", a JSON object such as
-// {"a, b": 0.4, "c": 0.6} or, if they end with ".json", a file with one.
+// Thresholds are "", "tune", a number from 0 to 1, "a=0.4,b=0.6" or a JSON object such as {"a, b":
+// 0.4, "c": 0.6}. If they end with ".json", they name a file with such an object.
 void CheckDecisionArguments(const TrainingArguments& arguments);
 
 // Returns true if an evaluation has to fit the thresholds or the temperature.

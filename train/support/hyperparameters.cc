@@ -50,7 +50,7 @@ Json Changed(const Arguments& a) {
   return value == kUsual.*kMember || !kCounts(a) ? Json() : JsonOf(value);
 }
 
-// Returns a name on the Hub as it is, but only the last part of a path: a card is public, and the
+// Returns a name on the Hub as it is, but only the last part of a path. A card is public, and the
 // other parts tell of the owner's machine.
 template <auto kMember>
 Json ChangedModel(const Arguments& a) {

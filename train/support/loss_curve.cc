@@ -61,8 +61,9 @@ class Dots {
   std::vector<uint8_t> patterns_;
 };
 
-// Returns the values at `columns` places from the first to the last one: means of neighbours if
-// there are more values, else points on the lines between them. A single value stays alone.
+// Returns the values at `columns` places from the first to the last one. They are means of
+// neighbours if there are more values, else points on the lines between them. A single value stays
+// alone.
 std::vector<double> Resampled(std::span<const double> values, size_t columns) {
   const size_t n = values.size();
   if (n == 1) return {values[0]};

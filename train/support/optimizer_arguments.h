@@ -16,8 +16,9 @@ std::vector<std::string> OptimizerNames();
 bool UsesSGD(const TrainingArguments& arguments);
 
 // Returns the options of torch.optim.SGD as Trainer sets them: learning_rate, weight_decay, and
-// from optim_args momentum, dampening and nesterov, which are 0, 0 and false at first. Throws for
-// text that is no list of NAME=VALUE, for other names, and for values that SGD does not take.
+// from optim_args momentum, dampening and nesterov. The last three are 0, 0 and false if not given.
+// Throws for text that is no list of NAME=VALUE, for other names, and for values that SGD does not
+// take.
 SGDOptions SGDOptionsOf(const TrainingArguments& arguments);
 
 // Throws for an unknown optim, and for optim_args that do not fit it.

@@ -31,8 +31,9 @@ Error NotWritable(const Error& e) {
                OptionName("output_dir") + " must be a folder that you may write to");
 }
 
-// The files of one model, which leave together. A loader may prefer another model's file beside the
-// new ones (tokenizer.json wins over vocab.txt). Old results would be taken for the new model's.
+// The files of one model. Replace removes them together. A loader may prefer another model's file
+// beside the new ones (tokenizer.json wins over vocab.txt). Old results would be taken for the new
+// model's.
 constexpr std::string_view kModelFiles[] = {"tokenizer.json",
                                             "tokenizer_config.json",
                                             "special_tokens_map.json",

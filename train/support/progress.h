@@ -58,11 +58,12 @@ class Progress {
   Clock::time_point start_ = Clock::now(), last_shown_ = start_;
 };
 
-// How many columns a line of standard output may have: those of the terminal that shows it. 0 if
-// standard output or standard error is no terminal, as other programs then read the lines.
+// Returns how many columns a line of standard output may have: those of the terminal that shows it.
+// Returns 0 if standard output or standard error is no terminal, as other programs then read the
+// lines.
 int ColumnsOfOutput();
-// Joins the parts of a line by `separator`. A part that would end behind so many columns begins a
-// further line, behind `indent` spaces. With `columns` 0 there is one line.
+// Joins the parts of a line by `separator`. A part that would end behind column `columns` begins a
+// new line, behind `indent` spaces. With `columns` 0 there is one line.
 std::string FoldedLine(const std::vector<std::string>& parts, const std::string& separator,
                        size_t indent, int columns);
 

@@ -33,8 +33,8 @@ struct DataArguments {
   int64_t max_seq_length = 128;  // 0: of the longest training text, at most the model's limit
   std::optional<int64_t> max_train_samples, max_eval_samples, max_predict_samples;
   std::string invalid_utf8 = "error";
-  // Where tokenized data are kept: a folder, "none", or "auto" for lathe/datasets in the folder of
-  // Hugging Face's caches, for each file of 16 MiB or more.
+  // Where tokenized data are kept: a folder, "none" or "auto". "auto" keeps files of 16 MiB or more
+  // in lathe/datasets of the folder of Hugging Face's caches.
   std::string dataset_cache = "auto";
   bool overwrite_cache = false;
 
@@ -95,8 +95,8 @@ struct TrainingArguments {
 
   // What is trained, and how fast.
   //
-  // Empty: everything. A number N freezes the embeddings and the first N layers; "embeddings" and
-  // "encoder" freeze these; anything else is a regular expression that is sought in the names of
+  // Empty: everything. A number N freezes the embeddings and the first N layers. "embeddings" and
+  // "encoder" freeze these. Anything else is a regular expression that is sought in the names of
   // parameters.
   std::string freeze_layers;
   double head_learning_rate = 0;  // of the parameters that are not the encoder's; 0: learning_rate
@@ -152,9 +152,9 @@ struct TrainingArguments {
 
   // Decisions (decision_arguments.h).
   //
-  // The probability above which one of several labels is predicted: a number, one for each label as
-  // in "a=0.4,b=0.6", in a JSON object or in a .json file, or "tune", which fits them to the
-  // validation data. "": one half.
+  // The probability above which one of several labels is predicted. It is a number, or one for each
+  // label: as in "a=0.4,b=0.6", in a JSON object or in a .json file. "tune" fits them to the
+  // validation data. "" is one half.
   std::string thresholds;
   std::string calibrate = "no";  // or "temperature", which is fitted to the validation data
 

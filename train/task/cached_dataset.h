@@ -1,10 +1,10 @@
 // CachedDataset: a split of the data, tokenized, in a folder, so that the next start tokenizes
 // nothing and the data may exceed memory.
 //
-// The file's name is a digest of all that its contents follow from: the data files' contents, the
-// tokenizer's files and options, what the labels mean, and the program. A file is made once, by one
-// process, from blocks of rows (make_once.h, dataset_file.h). Nobody takes a part of one for the
-// whole.
+// The file's name is a digest of all that its contents follow from. These are the data files'
+// contents, the tokenizer's files and options, what the labels mean, and the program. A file is
+// made once, by one process, from blocks of rows (make_once.h, dataset_file.h). Nobody takes a part
+// of one for the whole.
 #pragma once
 
 #include <exception>

@@ -18,7 +18,7 @@ namespace lathe {
 
 // The distinct labels of a split's files, in the order in which they come. It takes the rows block
 // by block and keeps none of them. Once it has a million labels, it keeps no further number with a
-// decimal point: such labels are scores, and it doesn't matter which ones they are.
+// decimal point. Such labels are scores, and it doesn't matter which ones they are.
 class DistinctLabels {
  public:
   explicit DistinctLabels(std::string column) : column_(std::move(column)) {}

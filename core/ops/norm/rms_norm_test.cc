@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-// Rows of fewer columns than a register, of whole ones and of a rest; rows that fit a warp, and
-// longer ones; more rows than are summed together.
+// Rows of fewer columns than a register, of whole ones and of a rest. Rows that fit a warp, and
+// longer ones. More rows than are summed together.
 TEST(RmsNorm, Op) {
   CheckOp({.name = "rms_norm",
            .op = [](const Tensors& x) { return RmsNorm(x[0], x[1], kEps); },

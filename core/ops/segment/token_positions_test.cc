@@ -30,7 +30,7 @@ class TokenPositionsTest : public testing::Test {
   }
 };
 
-// Padding at the start, in the middle, at the end, and alone; a sequence without tokens; a row
+// Padding at the start, in the middle, at the end, and alone. A sequence without tokens. A row
 // beyond the last sequence, where nothing is padding.
 TEST_F(TokenPositionsTest, LeavesOutPaddingTokens) {
   EXPECT_EQ(PositionsOf({1, 7, 1, 1, 8, 9, 1, 1, 5, 6, 1}, {0, 1, 2, 3, 4, 0, 1, 0, 0, 1, 3},

@@ -6,11 +6,11 @@
 
 namespace lathe {
 
-// Returns [T, taps * H] for x [T, H]. Columns [t H, (t + 1) H) of a row, which are tap t, hold
-// another row of x: the one that lies t - (taps - 1) / 2 places further. They hold zeros if the
-// same sequence has no such row. So a linear layer with a weight [O, taps * H] is a convolution
-// that never reads another sequence. With the order kColumns its weight is that of Conv1d, [O, H,
-// taps], as it lies. Rows beyond the last sequence give 0 and get no gradient.
+// Returns [T, taps * H] for x [T, H]. Columns [t H, (t + 1) H) of a row are tap t. They hold the
+// row of x that lies t - (taps - 1) / 2 places further. They hold zeros if the same sequence has no
+// such row. So a linear layer with a weight [O, taps * H] is a convolution that never reads another
+// sequence. With the order kColumns its weight is that of Conv1d, [O, H, taps], as it lies. Rows
+// beyond the last sequence give 0 and get no gradient.
 //
 //   const Tensor trigrams = PackedUnfold(embeddings, sequences, 3);  // [T, 3 * H]
 //

@@ -29,8 +29,8 @@ struct WeightedCrossEntropyOptions {
 // nowhere.
 //
 // Without s and g it is PyTorch's cross_entropy with `weight` and `label_smoothing`. With s = w = 1
-// and g = 0 it is the loss of Transformers' LabelSmoother. With e = 0 it is the focal loss of Lin
-// et al., "Focal Loss for Dense Object Detection" (2017), equation 5, where w is their alpha.
+// and g = 0 it is the loss of Transformers' LabelSmoother. With e = 0 it is equation 5, the focal
+// loss, of Lin et al., "Focal Loss for Dense Object Detection" (2017). w is their alpha.
 //
 // Throws for a label outside [0, C). Labels on a device are not checked: such a label makes the
 // loss and its row's gradient NaN.

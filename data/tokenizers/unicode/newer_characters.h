@@ -20,8 +20,8 @@ char32_t NewerLowerCase(char32_t c);
 // UTF-8. Returns nullopt if `text` has none of them.
 std::optional<std::string> WithOlderCharacters(std::string_view text);
 
-// Returns `text` for ICU's grapheme clusters. Marks of Unicode 15.1 to 17 are replaced by older
-// ones that are as long in UTF-8, if they can be in a cluster of fewer than six bytes. Returns
+// Returns `text` for ICU's grapheme clusters. Replaces marks of Unicode 15.1 to 17 that can be in a
+// cluster of fewer than six bytes. Older ones that are as long in UTF-8 take their places. Returns
 // nullopt if `text` has none of them.
 std::optional<std::string> WithOlderMarks(std::string_view text);
 

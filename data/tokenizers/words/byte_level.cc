@@ -37,8 +37,8 @@ inline CharClass NextClass(std::string_view text, size_t* pos) {
                            : CharClass::kOther;
 }
 
-// Returns the length of the contraction at the start of `text`, which is 's, 't, 're, 've, 'm, 'll
-// or 'd; 0 if there is none.
+// Returns the length of the contraction at the start of `text`: 's, 't, 're, 've, 'm, 'll or 'd.
+// Returns 0 if there is none.
 size_t ContractionLength(std::string_view text) {
   if (text.size() < 2 || text[0] != '\'') {
     return 0;
