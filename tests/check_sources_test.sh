@@ -91,6 +91,17 @@ header core/rank.h '' '// Returns the number' '// of ranks; see OfRank.' 'auto t
 printf '%s\n' 'The number' 'of ranks. "Of" begins no sentence.' >"$tree/page.md"
 check "other places of the word" ""
 
+ten='one two three four five six seven eight nine ten'
+for last in 'eleven.' 'eleven. One.' 'eleven'; do
+  fresh
+  header core/rank.h '' "// $ten" "// $ten" "// $ten" "// $last"
+  check "a long sentence that ends in \"$last\"" 'core/rank.h:3: a sentence of 31 words in a comment'
+done
+fresh
+header core/rank.h '' "// $ten" "// $ten" "// $ten." "// $ten" '//' "// $ten" "// $ten" '// - one' "// $ten" '//   code' "// $ten" \
+  '// y = a b c' "// $ten" "// table  $ten" "// $ten" 'int rank;' "// $ten"
+check "sentences of at most 30 words" ""
+
 # A folder of programs that has all but tsort and clang-format.
 fresh
 mkdir "$tree/bin"

@@ -4,7 +4,8 @@
 #   - no #include points from a room up to one above it, and neither the folders' includes nor the headers' make a
 #     circle (tests, and what only they use, are left out);
 #   - no folder holds more than 25 sources, tests not counted;
-#   - no sentence of a comment or a page begins with a bare "Of".
+#   - no sentence of a comment or a page begins with a bare "Of";
+#   - no sentence of a comment in C++ has more than 30 words (aim at 25).
 # Prints what is wrong, one line each, and exits with 1 if anything is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -81,6 +82,20 @@ done < <({
     xargs -0r grep -HnE '(^|[[:space:]])#([^"]*[.:])? Of [a-z0-9`]'
   git ls-files -z '*.md' | xargs -0r grep -HnE '(^[-*|>[:space:]]*|[.:] )Of [a-z0-9`]'
 } || true)
+
+# Lines of code, formulas and tables in a comment are indented, or have " = " or two spaces, and end a sentence.
+while read -r place count; do
+  wrong "$place: a sentence of $count words in a comment; split it (at most 30, better 25)"
+done < <(printf '%s\0' "${sources[@]}" | xargs -0r awk '
+  function flush(  n, i, part, words) {
+    gsub(/(e\.g|i\.e|et al|vs)\. /, "", text)
+    n = split(text, part, /[.!?][^[:alnum:] ]* +/)
+    for (i = 1; i <= n; i++) { words = gsub(/[^ ]*[[:alnum:]][^ ]*/, "", part[i]); if (words > 30) print place, words }
+    text = ""
+  }
+  FNR == 1 || !/^ *\/\/ [^ ]/ || /\/\/ [-*] / || /[^ ]  +[^ ]| = / { flush() }
+  /^ *\/\/ [^ ]/ && !/[^ ]  +[^ ]| = / { if (text == "") place = FILENAME ":" FNR; sub(/^ *\/\/ /, ""); text = text $0 " " }
+  END { flush() }')
 
 [ "$failed" -eq 0 ] && echo "$done"
 exit "$failed"
