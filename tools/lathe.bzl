@@ -28,12 +28,12 @@ def lathe_cc_binary(name, **kwargs):
 def lathe_cc_test(name, deps = [], **kwargs):
     """A GoogleTest program with the library's main.
 
-    The libraries under test are compiled as they are for programs. The test's own source need not be fast: -O1 compiles
-    in three quarters of the time.
+    The libraries under test are compiled as they are for programs. The test's own source need not be fast: -O0 compiles
+    in two thirds of the time.
     """
     native.cc_test(
         name = name,
-        copts = _COPTS + ["-O1"],
+        copts = _COPTS + ["-O0"],
         linkopts = _LINKOPTS,
         deps = deps + [Label("//tools/third_party:gtest_main")],
         visibility = ["//visibility:public"],
@@ -97,6 +97,40 @@ def lathe_level_tests(name, test):
             ],
             data = [test],
         )
+
+def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], programs = ["gpu", "emulated"], **kwargs):
+    """Runs the same cases on a GPU (<name>_gpu_test, skipped where there is none) and on the emulated device.
+
+    The cases are compiled once, as <name>_cases. The other program is <name>_emulated_test.
+
+    Args:
+      name: Begins the names of the targets.
+      srcs: The tests' sources.
+      deps: What these include.
+      both: What both programs link besides.
+      gpu: What the program for a GPU links besides these and the CUDA backend.
+      emulated: What the other program links besides these and the emulated backend.
+      programs: Which of the two there are.
+      **kwargs: For both programs, as in cc_test.
+    """
+    lathe_cc_library(
+        name = name + "_cases",
+        testonly = True,
+        srcs = srcs,
+        alwayslink = True,
+        deps = deps + [Label("//tools/third_party:gtest")],
+    )
+    for where, backend in [
+        ("gpu", [Label("//core:cuda")] + gpu),
+        ("emulated", [Label("//tests/emulator:cuda")] + emulated),
+    ]:
+        if where in programs:
+            lathe_cc_test(
+                name = "%s_%s_test" % (name, where),
+                linkstatic = True,
+                deps = [":%s_cases" % name] + both + backend,
+                **kwargs
+            )
 
 def lathe_op(name, more_tests = [], host_tests = [], levels = False):
     """A differentiable op, for the list in lathe_ops.
