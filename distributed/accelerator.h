@@ -22,7 +22,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -333,7 +333,8 @@ class Accelerator {
   // A folder that can't be written to, or an error in a tracker, does not end the training. One
   // line on standard error tells of it. Throws if trackers run already, or for a `config` that is
   // no object.
-  void InitTrackers(const std::string& project, const nlohmann::json& config = {});
+  void InitTrackers(const std::string& project, const nlohmann::json& config);
+  void InitTrackers(const std::string& project);  // without hyperparameters
   // Gives an object of numbers and texts to the trackers, with the step that they belong to, if
   // any. Does nothing before InitTrackers and after EndTraining. Throws for anything but an object.
   void Log(const nlohmann::json& values, std::optional<int64_t> step = std::nullopt);

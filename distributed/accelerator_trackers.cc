@@ -1,6 +1,7 @@
 // Where a loop's numbers go while it trains.
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/accelerator.h"
@@ -8,6 +9,10 @@
 #include "lathe/distributed/trackers/tracker_list.h"
 
 namespace lathe {
+
+void Accelerator::InitTrackers(const std::string& project) {
+  InitTrackers(project, nlohmann::json::object());
+}
 
 void Accelerator::InitTrackers(const std::string& project, const nlohmann::json& config) {
   Check(config.is_object() || config.is_null(), "init_trackers", "config must be an object but is ",

@@ -1,4 +1,6 @@
 // Runs the program in trainer.cc.
+#include <nlohmann/json.hpp>
+
 #include "lathe/apps/testing/cli_testing.h"
 
 namespace lathe {

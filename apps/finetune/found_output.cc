@@ -1,6 +1,7 @@
 #include "lathe/apps/finetune/found_output.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "lathe/core/base/error.h"

@@ -1,7 +1,7 @@
 // What `finetune` finds in its output folder.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/training_arguments.h"

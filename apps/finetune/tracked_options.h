@@ -1,7 +1,7 @@
 // What `finetune` tells trackers of a run's options.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "lathe/apps/options/options.h"
 #include "lathe/train/task/task.h"

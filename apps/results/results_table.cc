@@ -1,6 +1,7 @@
 #include "lathe/apps/results/results_table.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "lathe/data/utf8.h"

@@ -1,4 +1,6 @@
 // Tests that data and flags that would silently give a wrong model are refused before training.
+#include <nlohmann/json.hpp>
+
 #include "lathe/apps/testing/cli_testing.h"
 
 namespace lathe {

@@ -1,5 +1,6 @@
 // Runs command lines and files of arguments as people have them for run_glue and
 // run_classification.
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -1,4 +1,5 @@
 // Tests early stopping as users see it. train/ tests its rules.
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // Tests that bad input gives one error line and the right exit code, and leaves nothing
 // half-written.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "lathe/apps/testing/cli_testing.h"
 

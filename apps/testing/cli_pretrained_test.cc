@@ -1,4 +1,6 @@
 // Trains from the files of pre-trained models with the program, as a user does.
+#include <nlohmann/json.hpp>
+
 #include "lathe/apps/testing/cli_testing.h"
 #include "lathe/core/safetensors/safetensors.h"
 

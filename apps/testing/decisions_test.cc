@@ -1,5 +1,6 @@
 // --thresholds and --calibrate: what is fitted, kept in config.json and obeyed.
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"

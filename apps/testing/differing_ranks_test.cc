@@ -2,6 +2,7 @@
 // programs.
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lathe/apps/testing/cli_testing.h"

@@ -1,6 +1,7 @@
 // Tests that programs with the CUDA backend give the same numbers on the emulated device as on the
 // CPU.
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 

@@ -1,6 +1,7 @@
 // `lathe evaluate`: the numbers of `finetune --do_eval`, from a saved model.
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"

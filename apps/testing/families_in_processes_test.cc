@@ -1,6 +1,7 @@
 // Tests that families beyond BERT give the losses of one process in two, too. Their layers, their
 // heads and the orders of their parameters differ from BERT's, and so do the buckets of gradients.
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "lathe/apps/testing/cli_testing.h"
 

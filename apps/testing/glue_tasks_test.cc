@@ -1,4 +1,5 @@
 // Tests --task_name: the columns, labels and metrics of GLUE's tasks.
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -2,6 +2,7 @@
 // and the focal loss.
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"

@@ -1,5 +1,6 @@
 // `lathe predict` with files, and with several labels at once.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 

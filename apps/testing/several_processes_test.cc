@@ -2,6 +2,7 @@
 // under `lathe launch` and other launchers.
 #include <algorithm>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"

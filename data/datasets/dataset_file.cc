@@ -120,6 +120,8 @@ void DatasetFileWriter::AddColumn(const std::string& name, const std::vector<int
   writer_.Append(name, values);
 }
 
+void DatasetFileWriter::Finish() { Finish(nullptr); }
+
 void DatasetFileWriter::Finish(const nlohmann::json& task) {
   writer_.Finish({{"kind", static_cast<int>(options_.kind)},
                   {"num_labels", options_.num_labels},

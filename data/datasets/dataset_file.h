@@ -19,7 +19,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,8 +55,9 @@ class DatasetFileWriter {
   // Adds a column of the caller's own, with one number for each row, when all rows are there.
   void AddColumn(const std::string& name, const std::vector<int64_t>& values);
 
-  // Ends the file. `task` is for the reader's use (DatasetFileTask).
-  void Finish(const nlohmann::json& task = nullptr);
+  // Ends the file. `task` is for the reader's use (DatasetFileTask); null if it is left out.
+  void Finish(const nlohmann::json& task);
+  void Finish();
 
   int64_t num_rows() const { return num_rows_; }
 

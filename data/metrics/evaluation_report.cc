@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
 #include "lathe/data/metrics/probabilities.h"

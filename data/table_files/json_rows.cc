@@ -1,6 +1,7 @@
 #include "lathe/data/table_files/json_rows.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #include "lathe/data/tokenizers/bpe_files.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>

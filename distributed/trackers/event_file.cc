@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "lathe/distributed/trackers/crc32c.h"
 

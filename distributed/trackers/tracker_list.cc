@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lathe/core/base/error.h"

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "lathe/models/encoders/encoder_classifier.h"
 #include "lathe/models/encoders/post_norm_encoder.h"

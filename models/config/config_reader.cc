@@ -14,6 +14,8 @@ const nlohmann::json& ConfigReader::Default(const std::string& key) const {
   return *found;
 }
 
+bool ConfigReader::Declares(const std::string& key) const { return defaults_.contains(key); }
+
 bool ConfigReader::IsNull(const std::string& key) const {
   return Default(key).is_null() && !config_.has(key);
 }

@@ -8,7 +8,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lathe/core/ops/activation.h"
@@ -25,7 +25,7 @@ class ConfigReader {
       : config_(config), defaults_(defaults) {}
 
   // Returns true if the family declares the key.
-  bool Declares(const std::string& key) const { return defaults_.contains(key); }
+  bool Declares(const std::string& key) const;
   // Returns true if neither the configuration nor the family's default has a value.
   bool IsNull(const std::string& key) const;
   // Returns the configuration's path, for messages.

@@ -1,7 +1,7 @@
 // Writes a model card, README.md, beside the trained model (train/card/model_card.h).
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

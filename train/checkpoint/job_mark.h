@@ -10,7 +10,7 @@
 // launcher on this machine, a process that outlives the restarts.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lathe/distributed/rendezvous/environment.h"

@@ -1,7 +1,7 @@
 // Which classes a classifier confuses, for report.html.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace lathe {

@@ -1,7 +1,7 @@
 // Figures about the evaluation of a classifier, for report.html.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "lathe/train/report/report_page.h"

@@ -3,6 +3,7 @@
 #include <absl/strings/str_join.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>

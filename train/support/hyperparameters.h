@@ -1,7 +1,7 @@
 // The arguments that decide on a training's result, as people compare them.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "lathe/train/support/training_arguments.h"
 

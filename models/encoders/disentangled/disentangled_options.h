@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "lathe/models/config/config_reader.h"
 #include "lathe/models/encoders/disentangled/disentangled_layer.h"
