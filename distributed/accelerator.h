@@ -302,7 +302,7 @@ class Accelerator {
   // folder, or "" if there is none yet.
   std::string LoadState(const std::string& dir = "");
   // Adds an object with StateDict() and LoadStateDict(), which must outlive the Accelerator. Rank 0
-  // saves it.
+  // saves it. The caller includes core/checkpoint/state_dict.h.
   template <typename Object>
   void RegisterForCheckpointing(Object& object) {
     Register({[&object] { return object.StateDict(); },

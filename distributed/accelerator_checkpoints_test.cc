@@ -6,6 +6,7 @@
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/distributed/accelerator_testing.h"
 
 namespace lathe {

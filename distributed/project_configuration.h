@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "lathe/core/checkpoint/state_dict.h"
-
 namespace lathe {
+
+struct StateDict;  // core/checkpoint/state_dict.h
 
 struct ProjectConfiguration {
   std::string project_dir = "";

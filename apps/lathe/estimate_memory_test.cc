@@ -3,6 +3,7 @@
 
 #include "lathe/apps/lathe/estimate_memory_testing.h"
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/distributed/accelerator_testing.h"
 #include "lathe/models/architecture.h"
 
