@@ -1,5 +1,7 @@
 #include "lathe/models/classification_loss.h"
 
+#include <nlohmann/json.hpp>
+
 #include "lathe/core/base/error.h"
 #include "lathe/core/ops/losses.h"
 #include "lathe/core/ops/shape.h"

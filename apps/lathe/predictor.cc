@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lathe/core/autograd.h"

@@ -1,5 +1,6 @@
 #include "lathe/models/bert/bert.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace lathe {

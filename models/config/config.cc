@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -115,6 +116,16 @@ Error WrongConfig(const std::string& path, std::vector<std::string> keys, const 
       .WithDetail(WrongConfigValues{std::move(keys), what});
 }
 
+PretrainedConfig::PretrainedConfig() : json_(std::make_unique<Json>(Json::object())) {}
+PretrainedConfig::PretrainedConfig(const PretrainedConfig& other)
+    : json_(std::make_unique<Json>(other.json())), path_(other.path_) {}
+PretrainedConfig& PretrainedConfig::operator=(const PretrainedConfig& other) {
+  *json_ = other.json();
+  path_ = other.path_;
+  return *this;
+}
+PretrainedConfig::~PretrainedConfig() = default;
+
 PretrainedConfig PretrainedConfig::FromPretrained(const std::string& dir) {
   const std::string path = (std::filesystem::path(dir) / "config.json").string();
   if (!std::filesystem::exists(path)) {
@@ -149,7 +160,7 @@ PretrainedConfig PretrainedConfig::FromJson(Json value, std::string path) {
     throw InvalidArgument(path + ": must be a JSON object", kCorrectFile);
   }
   PretrainedConfig config;
-  config.json_ = std::move(value);
+  config.json() = std::move(value);
   config.path_ = std::move(path);
   return config;
 }
@@ -165,7 +176,7 @@ std::string PretrainedConfig::model_type() const {
 
 int64_t PretrainedConfig::GetInt(const std::string& key, int64_t default_value, int64_t low,
                                  int64_t high) const {
-  const Json* value = Find(json_, key);
+  const Json* value = Find(json(), key);
   if (value == nullptr) {
     return default_value;
   }
@@ -188,7 +199,7 @@ double PretrainedConfig::GetDouble(const std::string& key, double default_value)
 }
 
 std::optional<double> PretrainedConfig::GetOptionalDouble(const std::string& key) const {
-  const Json* value = Find(json_, key);
+  const Json* value = Find(json(), key);
   if (value == nullptr) {
     return std::nullopt;
   }
@@ -200,7 +211,7 @@ std::optional<double> PretrainedConfig::GetOptionalDouble(const std::string& key
 
 std::string PretrainedConfig::GetString(const std::string& key,
                                         const std::string& default_value) const {
-  const Json* value = Find(json_, key);
+  const Json* value = Find(json(), key);
   if (value == nullptr) {
     return default_value;
   }
@@ -211,7 +222,7 @@ std::string PretrainedConfig::GetString(const std::string& key,
 }
 
 bool PretrainedConfig::GetBool(const std::string& key, bool default_value) const {
-  const Json* value = Find(json_, key);
+  const Json* value = Find(json(), key);
   if (value == nullptr) {
     return default_value;
   }
@@ -221,10 +232,10 @@ bool PretrainedConfig::GetBool(const std::string& key, bool default_value) const
   return value->get<bool>();
 }
 
-bool PretrainedConfig::has(const std::string& key) const { return Find(json_, key) != nullptr; }
+bool PretrainedConfig::has(const std::string& key) const { return Find(json(), key) != nullptr; }
 
 int64_t PretrainedConfig::num_labels() const {
-  if (const Json* id2label = Find(json_, "id2label")) {
+  if (const Json* id2label = Find(json(), "id2label")) {
     if (!id2label->is_object()) {
       throw Wrong(path_, "id2label", "an object");
     }
@@ -239,7 +250,7 @@ std::vector<std::string> PretrainedConfig::label_names() const {
   for (int64_t i = 0; i < n; ++i) {
     names[i] = DefaultLabelName(i);
   }
-  if (const Json* id2label = Find(json_, "id2label")) {
+  if (const Json* id2label = Find(json(), "id2label")) {
     for (const auto& [key, name] : id2label->items()) {
       const int64_t id = LabelId(path_, key);
       if (id >= n || !name.is_string()) {
@@ -261,15 +272,15 @@ void PretrainedConfig::SetLabels(const std::vector<std::string>& names) {
       throw InvalidArgument("two labels are named \"" + names[i] + "\"");
     }
   }
-  json_["id2label"] = std::move(id2label);
-  json_["label2id"] = std::move(label2id);
-  json_.erase("num_labels");  // id2label implies it; two sources could disagree
+  json()["id2label"] = std::move(id2label);
+  json()["label2id"] = std::move(label2id);
+  json().erase("num_labels");  // id2label implies it; two sources could disagree
 }
 
 void PretrainedConfig::SetNumLabels(int64_t n) {
   Check(n >= 1 && n <= kMostLabels, "SetNumLabels", "expected 1 to ", kMostLabels,
         " labels but got ", n);
-  if (Find(json_, "id2label") != nullptr && num_labels() == n) {
+  if (Find(json(), "id2label") != nullptr && num_labels() == n) {
     return;
   }
   std::vector<std::string> names;
@@ -299,7 +310,7 @@ void EraseOtherName(Json& json, const std::string& key, const std::vector<std::s
 
 void PretrainedConfig::Override(const std::string& overrides,
                                 const std::vector<std::string>& known_keys) {
-  Json changed = json_;  // json_ stays as it is if there is an error
+  Json changed = json();  // json() stays as it is if there is an error
   for (const std::string& part :
        std::vector<std::string>(absl::StrSplit(overrides, ',', absl::SkipWhitespace()))) {
     const size_t equals = part.find('=');
@@ -322,11 +333,11 @@ void PretrainedConfig::Override(const std::string& overrides,
     changed[key] = ParseAs(key, text, Find(changed, key));
     EraseOtherName(changed, key, known_keys);
   }
-  json_ = std::move(changed);
+  json() = std::move(changed);
 }
 
 std::string PretrainedConfig::ToString() const {
-  return json_.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+  return json().dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
 }
 
 void PretrainedConfig::SavePretrained(const std::string& dir) const {

@@ -3,7 +3,8 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -27,7 +28,10 @@ Error WrongConfig(const std::string& path, std::vector<std::string> keys, const 
 // survive a round trip.
 class PretrainedConfig {
  public:
-  PretrainedConfig() : json_(nlohmann::json::object()) {}
+  PretrainedConfig();
+  PretrainedConfig(const PretrainedConfig& other);
+  PretrainedConfig& operator=(const PretrainedConfig& other);
+  ~PretrainedConfig();
   // Throws if the file is missing, not JSON, or not an object. For text that is not JSON the
   // message is `dir/config.json:line: what`.
   static PretrainedConfig FromPretrained(const std::string& dir);
@@ -64,15 +68,15 @@ class PretrainedConfig {
   // the error names the nearest known key.
   void Override(const std::string& overrides, const std::vector<std::string>& known_keys = {});
 
-  nlohmann::json& json() { return json_; }
-  const nlohmann::json& json() const { return json_; }
+  nlohmann::json& json() { return *json_; }
+  const nlohmann::json& json() const { return *json_; }
   const std::string& path() const { return path_; }
   // The text that Transformers would write: sorted keys, 2-space indent, final newline.
   std::string ToString() const;
   void SavePretrained(const std::string& dir) const;
 
  private:
-  nlohmann::json json_;
+  std::unique_ptr<nlohmann::json> json_;  // never null
   std::string path_ = "config";
 };
 

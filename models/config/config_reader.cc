@@ -2,6 +2,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lathe/core/base/error.h"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
@@ -90,6 +91,19 @@ TEST_F(ConfigFileTest, BrokenFilesAreReportedWithTheirLine) {
   EXPECT_TRUE(message().starts_with(path + ":1: not JSON: ")) << message();
   Write("[1]");
   EXPECT_EQ(message(), path + ": must be a JSON object");
+}
+
+TEST(ConfigTest, ACopyIsApartFromItsOriginal) {
+  PretrainedConfig config = PretrainedConfig::FromJson({{"hidden_size", 8}}, "first");
+  const PretrainedConfig copy = config;
+  PretrainedConfig assigned;
+  EXPECT_EQ(assigned.json(), json::object());
+  assigned = config;
+  config.json()["hidden_size"] = 16;
+  EXPECT_EQ(copy.GetInt("hidden_size", 0), 8);
+  EXPECT_EQ(copy.path(), "first");
+  EXPECT_EQ(assigned.GetInt("hidden_size", 0), 8);
+  EXPECT_EQ(assigned.path(), "first");
 }
 
 TEST(ConfigTest, TypedAccess) {

@@ -1,6 +1,7 @@
 #include "lathe/models/config/decision_rule_config.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "lathe/models/config/problem_type.h"
 
