@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lathe/core/base/file.h"
@@ -76,7 +77,7 @@ void ColumnFile::ParseDirectory(const std::string& text, int64_t body_size) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
     if (json.at("body").get<int64_t>() != body_size) throw Damaged("it has a wrong size");
-    about_ = json.at("about");
+    about_ = std::make_unique<const nlohmann::json>(json.at("about"));
     for (const nlohmann::json& each : json.at("columns")) {
       Column column{.name = each.at("name"),
                     .type = static_cast<ElementType>(each.at("type").get<int>()),

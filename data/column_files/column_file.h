@@ -16,7 +16,8 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -63,7 +64,7 @@ class ColumnFile {
   ColumnFile& operator=(const ColumnFile&) = delete;
 
   const std::string& path() const { return path_; }
-  const nlohmann::json& about() const { return about_; }  // what Finish was given
+  const nlohmann::json& about() const { return *about_; }  // what Finish was given
   // Returns a path by which other processes of the same user can open the same file, even if it has
   // been replaced meanwhile. It holds as long as this object.
   std::string PathForOthers() const;
@@ -95,7 +96,7 @@ class ColumnFile {
 
   std::string path_;
   int fd_ = -1;
-  nlohmann::json about_;
+  std::unique_ptr<const nlohmann::json> about_;
   std::vector<Column> columns_;
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/hdf5_session.h"

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lathe/core/base/file.h"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/philox.h"

@@ -1,5 +1,7 @@
 #include "lathe/data/datasets/row_file.h"
 
+#include <nlohmann/json.hpp>
+
 #include "lathe/data/column_files/running_hash.h"
 
 namespace lathe {
