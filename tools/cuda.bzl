@@ -60,11 +60,15 @@ def lathe_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
         only_device_code_for = "80",
         tags = ["manual"],
     )
+    archs = ",".join(["sm_" + arch for arch in ARCHS])
     lathe_cc_library(
         name = name,
         srcs = srcs + [name + "_kernels"],
         deps = deps,
-        local_defines = ['LATHE_CUDA_ARCHS=\\"%s\\"' % ",".join(["sm_" + arch for arch in ARCHS])],
+        local_defines = select({
+            str(Label("//tools:unoptimized_kernels")): ['LATHE_CUDA_ARCHS=\\"%s\\"' % (archs + "\\ (not\\ optimized)")],
+            "//conditions:default": ['LATHE_CUDA_ARCHS=\\"%s\\"' % archs],
+        }),
         alwayslink = True,
         # Links with the static runtime, of which a program must have only one copy.
         linkstatic = True,
