@@ -24,7 +24,6 @@ void ForwardOfVariantPairs(BFloat16* out, float* lse, const BFloat16* q, const B
   const int64_t most_row = SkewedStride<float>(args.max_seqlen);
   const int64_t turned_row = SkewedStride<float>(kTile);
   const Terms<BFloat16, float> terms(args, false);
-  const bool tables = terms.keys.there() || terms.queries.there();
   const int64_t working = (2 * d + d / 2 + turned_row + kTile / 2) * most_keys +
                           2 * kTile * most_row + (2 * kTile + 1) * d + 256;
   Scratch<float>::Reserve(working);
@@ -54,7 +53,7 @@ void ForwardOfVariantPairs(BFloat16* out, float* lse, const BFloat16* q, const B
           const int64_t rows = tile.rows, n = tile.n, row = SkewedStride<float>(n);
           const int64_t p_row = WholeLines<float>(n);
           const int64_t q_row = strips.q_begin + first, at = q_row * H + h * d;
-          if (tables) Read(q_tile, q + at, H, rows, d);
+          if (terms.keys.there()) Read(q_tile, q + at, H, rows, d);
           VariantScores(terms, args, tile, h, {q_tile, d, 1}, keys, scores, row, turned,
                         [&](Result result) {
                           Product(rows, p_row, d / 2, PairsOf(q + at, H), kt + tile.begin,
@@ -83,7 +82,6 @@ void BackwardOfVariantPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFlo
   const int64_t most_row = SkewedStride<float>(args.max_seqlen);
   const int64_t turned_row = SkewedStride<float>(kTile);
   const Terms<BFloat16, float> terms(args, true);
-  const bool tables = terms.keys.there() || terms.queries.there();
   const int64_t working = (4 * d + d / 2 + turned_row + kTile / 2) * most_keys +
                           4 * kTile * most_row + (3 * kTile + 1) * d + 768;
   Scratch<float>::Reserve(working);
@@ -123,7 +121,7 @@ void BackwardOfVariantPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFlo
         const int64_t whole = WholeLines<float>(n), query_pairs = (rows + 1) / 2;
         const int64_t q_row = strips.q_begin + first, at = q_row * H + h * d;
         const int64_t key_row = tile.begin * d;
-        if (tables) Read(q_tile, q + at, H, rows, d);
+        if (terms.keys.there()) Read(q_tile, q + at, H, rows, d);
         VariantScores(
             terms, args, tile, h, {q_tile, d, 1}, keys, p, row, turned, [&](Result result) {
               Product(rows, whole, d / 2, PairsOf(q + at, H), kt + tile.begin, ld, p, row, result);
