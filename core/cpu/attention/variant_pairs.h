@@ -24,8 +24,8 @@ void ForwardOfVariantPairs(BFloat16* out, float* lse, const BFloat16* q, const B
   const int64_t most_row = SkewedStride<float>(args.max_seqlen);
   const int64_t turned_row = SkewedStride<float>(kTile);
   const Terms<BFloat16, float> terms(args, false);
-  const int64_t working = (2 * d + d / 2 + turned_row + kTile / 2) * most_keys +
-                          2 * kTile * most_row + (2 * kTile + 1) * d + 256;
+  const int64_t working = (2 * d + turned_row + kTile / 2) * most_keys + 2 * kTile * most_row +
+                          (2 * kTile + 1) * d + 256;
   Scratch<float>::Reserve(working);
 #pragma omp parallel
   {
