@@ -1,5 +1,6 @@
-// The instructions of AVX512-BF16 that kernels of level 5 use, in software: the compiler includes
-// this before a kernel's source. So the kernel runs on processors with AVX2, and far slower.
+// This computes in software what attention's kernels of level 5 take from AVX-512F and AVX512-BF16.
+// The compiler includes it before the kernels' source. So they run on processors with AVX2, and far
+// slower.
 #pragma once
 
 #include <immintrin.h>
@@ -27,7 +28,8 @@ struct Words {
 
 inline float ToFloat(uint32_t high_half) { return Bits<float>(high_half << 16); }
 
-// Adds the products of both elements of each pair to `sums`, those of the upper elements first.
+// Adds the products of both elements of each pair to `sums`, those of the upper elements first. The
+// processor takes denormal operands and results as 0; this does not.
 inline __m512 Dpbf16(__m512 sums, __m512bh a, __m512bh b) {
   Floats out = Bits<Floats>(sums);
   const Words x = Bits<Words>(a), y = Bits<Words>(b);

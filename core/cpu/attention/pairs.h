@@ -13,7 +13,7 @@ namespace lathe::cpu {
 namespace {
 
 #if LATHE_HAS_BFLOAT16_PRODUCTS
-// True if ForwardOfPairs and BackwardOfPairs support heads of this size.
+// True if the kernels below, and those of variant_pairs.h, support heads of this size.
 bool SupportsPairs(const AttentionArgs& args) { return args.head_dim % 32 == 0; }
 
 void ForwardOfPairs(BFloat16* out, float* lse, const BFloat16* q, const BFloat16* k,
@@ -64,8 +64,7 @@ float DotOf(const BFloat16* a, const BFloat16* b, int64_t n) {
   return sum;
 }
 
-// Computes Backward (attention.cc) with products of pairs of bfloat16. It is one function
-// because its steps share a dozen scratch tiles, which each part of it would take as arguments.
+// Computes Backward (attention.cc) with products of pairs of bfloat16.
 void BackwardOfPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* dout,
                      const BFloat16* out, const float* lse, const BFloat16* q, const BFloat16* k,
                      const BFloat16* v, const AttentionArgs& args) {

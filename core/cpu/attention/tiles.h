@@ -1,6 +1,9 @@
 // Code that all attention kernels share, whatever types their products multiply. It divides the
 // work among threads and handles a tile of scores between two products.
 //
+// Each kernel's backward pass is one function. Its steps share a dozen scratch tiles, which each
+// part of it would take as arguments.
+//
 // Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
 

@@ -1,7 +1,12 @@
-// Attention with a window or with relative terms, of bfloat16 activations, by the instruction that
-// multiplies pairs. It computes what variants.h does. Pairs are multiplied where both operands are
-// pairs as they lie: queries with keys, probabilities with values, and the same of gradients.
-// Products with the tables of relative terms stay float32, because a row may begin at any offset.
+// These kernels compute what variants.h does, for bfloat16 activations, by the instruction that
+// multiplies pairs. A product sums over the elements of a head, over keys or over queries. A row's
+// elements lie in memory as pairs. For sums over keys or queries, PairRows makes pairs of
+// neighbouring rows. Probabilities and the scores' gradients are rounded to bfloat16 before they
+// are multiplied, as in pairs.h.
+//
+// Products with the tables of relative terms stay float32. Those for gradients sum over offsets or
+// over rows, and the sum may begin at any of these, so no pairs can be made beforehand. Those for
+// scores sum over the elements of a head. They could multiply pairs, but don't.
 //
 // Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
@@ -71,9 +76,7 @@ void ForwardOfVariantPairs(BFloat16* out, float* lse, const BFloat16* q, const B
   }
 }
 
-// One thread computes a head of all sequences of a group, as in BackwardOfVariant. It is one
-// function because its steps share a dozen scratch tiles, which each part of it would take as
-// arguments.
+// One thread computes a head of all sequences of a group, as in BackwardOfVariant.
 void BackwardOfVariantPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* dout,
                             const BFloat16* out, const float* lse, const BFloat16* q,
                             const BFloat16* k, const BFloat16* v, const AttentionArgs& args) {

@@ -1,6 +1,6 @@
 // Attention with a window or with relative terms. It computes what attention.cc does, in the same
-// tiles. A tile has only the keys that its window reaches, so time and memory grow with the
-// window.
+// tiles. A tile has only the keys that its window reaches, so time grows with the window. Working
+// memory grows with the longest sequence.
 //
 // Only kernel sources include this header; they are compiled once for each instruction set level.
 #pragma once
@@ -71,9 +71,9 @@ void MaskWindow(const VariantTile& tile, To* x, int64_t ld, To value) {
 }
 
 // Computes a tile's scores before they are scaled. `product`, a function of a Result, assigns or
-// adds the products of queries and keys. q: the tile's queries, read if there is a term of keys or
-// of queries. keys: (S, width), read if there is a term of queries. p: (kTile, p_row). turned:
-// working memory, (S, SkewedStride(kTile)).
+// adds the products of queries and keys. q: the tile's queries, read if there is a term of keys.
+// keys: (S, width), read if there is a term of queries. p: (kTile, p_row). turned: working memory,
+// (S, SkewedStride(kTile)).
 template <typename T, typename M, typename F>
 void VariantScores(const Terms<T, M>& terms, const AttentionArgs& args, const VariantTile& tile,
                    int64_t h, const Elements<M>& q, const M* keys, M* p, int64_t p_row, M* turned,
@@ -150,7 +150,8 @@ void ForwardOfVariant(T* out, M* lse, const T* q, const T* k, const T* v,
 }
 
 // Adds what a tile's scores' gradients `ds` give to the terms' tables, to dq and to dkeys. ds has
-// zeros in front of its rows and behind them. q: (rows, width); keys and dkeys: (S, width).
+// zeros in front of its rows and behind them. q: (rows, width), read if there is a term of keys.
+// keys and dkeys: (S, width), used if there is a term of queries.
 template <typename T, typename M>
 void AddVariantGradients(const Terms<T, M>& terms, const AttentionArgs& args,
                          const VariantTile& tile, int64_t group, int64_t h, const M* ds,
@@ -182,8 +183,6 @@ void AddVariantGradients(const Terms<T, M>& terms, const AttentionArgs& args,
 
 // One thread computes a head of all sequences of a group, so that it alone adds to the group's
 // partial sums, in a fixed order.
-// It is one function because its steps share a dozen scratch tiles, which each part of it would
-// take as arguments.
 template <typename T, typename M>
 void BackwardOfVariant(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
                        const T* k, const T* v, const AttentionArgs& args) {
