@@ -36,8 +36,8 @@ struct RelativeTerms {
 struct AttentionArgs {
   const int32_t* cu_seqlens;  // (batch + 1): where each sequence's rows of k and v begin
   const int32_t* sample_ids;  // (batch): select the dropout masks; may be null without dropout
-  int64_t batch, heads, head_dim, max_seqlen;
-  int64_t q_rows;         // Tq, the rows of q and out
+  int64_t batch, heads, head_dim, max_seqlen;  // each at least 1
+  int64_t q_rows;                              // Tq, the rows of q and out
   bool first_query_only;  // q and out have one row per sequence, that of its first token
   DropoutMask mask;       // its row arrays are not used
   double scale = 0;       // of the scores; 0: 1 / sqrt(head_dim)

@@ -47,7 +47,7 @@ int64_t NumTokens(const PackedSequences& sequences, const char* op, int64_t& lon
 // Zeroes the rows of [kv_rows, H] matrices beyond the last sequence. No kernel writes those rows.
 void ClearSurplus(std::vector<Tensor> matrices, int64_t tokens, const Tensor& cu_seqlens) {
   const int64_t rows = matrices[0].dim(0);
-  if (tokens == rows) return;
+  if (rows == 0 || tokens == rows) return;
   if (cu_seqlens.device().is_cpu()) {
     for (Tensor& x : matrices) x.Slice(tokens, rows).Fill(0);
     return;
@@ -290,13 +290,18 @@ void AttendBackward(Attention& a, BackwardContext& context) {
   std::vector<Tensor> written = {dkv.Slice(0, a.kv_rows), dkv.Slice(a.kv_rows, 2 * a.kv_rows)};
   if (!a.args.first_query_only) written.push_back(dq);
   ClearSurplus(std::move(written), a.tokens, a.sequences.cu_seqlens);
-  const std::vector<Tensor> dtables =
-      TableGradients(context, a.num_sources, a.tables, a.args.relative);
-  KernelsOf<T, cpu::AttentionKernels>(a.q.device())
-      .backward(dq.data<T>(), dkv.data<T>() + a.keys, dkv.data<T>() + a.values,
-                context.grad_output().template data<T>(), a.out.data<T>(),
-                a.lse.data<MathType<T>>(), a.q.data<T>(), a.kv.data<T>() + a.keys,
-                a.kv.data<T>() + a.values, a.args);
+  std::vector<Tensor> dtables = TableGradients(context, a.num_sources, a.tables, a.args.relative);
+  if (a.args.batch > 0) {
+    KernelsOf<T, cpu::AttentionKernels>(a.q.device())
+        .backward(dq.data<T>(), dkv.data<T>() + a.keys, dkv.data<T>() + a.values,
+                  context.grad_output().template data<T>(), a.out.data<T>(),
+                  a.lse.data<MathType<T>>(), a.q.data<T>(), a.kv.data<T>() + a.keys,
+                  a.kv.data<T>() + a.values, a.args);
+  } else {
+    for (Tensor& table : dtables) {  // no kernel assigns them
+      if (table.defined()) table.Fill(0);
+    }
+  }
   context.SetGrad(0, stacked ? all : dq);
   if (!stacked) context.SetGrad(1, dkv);
   for (size_t i = 0; i < dtables.size(); ++i) {
@@ -320,9 +325,11 @@ Tensor Attend(const Tensor& q, const Tensor& kv, const std::vector<Tensor>& sour
             {sources.front(), sources.back(), relative.bias, relative.keys, relative.queries}) ||
         !q.device().is_cpu())
       a.lse = Tensor::Empty({q.dim(0), options.num_heads}, MathDType(q.dtype()), q.device());
-    KernelsOf<T, cpu::AttentionKernels>(q.device())
-        .forward(out.data<T>(), a.lse.defined() ? a.lse.data<M>() : nullptr, q.data<T>(),
-                 kv.data<T>() + a.keys, kv.data<T>() + a.values, a.args);
+    if (a.args.batch > 0) {
+      KernelsOf<T, cpu::AttentionKernels>(q.device())
+          .forward(out.data<T>(), a.lse.defined() ? a.lse.data<M>() : nullptr, q.data<T>(),
+                   kv.data<T>() + a.keys, kv.data<T>() + a.values, a.args);
+    }
     std::vector<Tensor> inputs = sources;
     for (const Tensor& table : {relative.bias, relative.keys, relative.queries}) {
       a.tables.push_back(table.defined() ? table.Detach() : Tensor());

@@ -48,10 +48,10 @@ struct AttentionOptions {
 // Computes softmax(scale * q k^T) v for each sequence and head, with the window and the relative
 // terms that `options` adds to the scores. Returns q's shape. q: [T, H], or [B, H] with
 // first_query_only. kv: [2 T, H], the keys above the values unless values_first is set. Rows beyond
-// the last sequence give 0. A NaN in a key or a value may reach queries whose window leaves it out.
-// The backward pass computes the probabilities again from a log-sum-exp that is saved for each row
-// and head. It assigns all gradients. Throws InvalidArgument for shapes, dtypes and devices that do
-// not fit.
+// the last sequence give 0. There may be no sequence at all. A NaN in a key or a value may reach
+// queries whose window leaves it out. The backward pass computes the probabilities again from a
+// log-sum-exp that is saved for each row and head. It assigns all gradients. Throws InvalidArgument
+// for shapes, dtypes and devices that do not fit.
 Tensor PackedAttention(const Tensor& q, const Tensor& kv, const PackedSequences& sequences,
                        const AttentionOptions& options);
 

@@ -240,6 +240,38 @@ TEST(AttentionVariants, TablesWithoutGradients) {
   for (size_t i = 0; i < some.size(); ++i) EXPECT_EQ(some[i], all[i]) << i;
 }
 
+// A batch without sequences gives zeros, whether it has rows or not.
+TEST(AttentionVariants, NoSequences) {
+  const Variant all = {.bias = true, .keys = true, .queries = true};
+  const Variant first = {.window = 2, .bias = true, .first = true};
+  for (const Variant& v : {Variant(), all, first}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const int64_t rows : {0, 3}) {
+        SCOPED_TRACE(Describe(v) + ", " + ToString(dtype) + ", " + std::to_string(rows) + " rows");
+        constexpr int64_t kD = 32, kH = kHeads * kD;
+        Tensors x = {Tensor::Full({v.first ? 0 : rows, kH}, 1, dtype),
+                     Tensor::Full({2 * rows, kH}, 1, dtype)};
+        if (v.bias) x.push_back(Tensor::Full({5, kHeads}, 1));
+        for (const bool there : {v.keys, v.queries}) {
+          if (there) x.push_back(Tensor::Full({5, kH}, 1, dtype));
+        }
+        for (Tensor& input : x) input.SetRequiresGrad(true);
+        const AttentionOptions options =
+            WithTables(v, x, Tensor::FromVector(std::vector<int32_t>{0, 1, 2, 3, 4}));
+        const Tensor out = PackedAttention(x[0], x[1], Packed({0}), options);
+        EXPECT_EQ(out.shape(), x[0].shape());
+        Backward(out, Tensor::Full(out.shape(), 1, dtype));
+        Tensors zeros = {out.Detach()};
+        for (const Tensor& input : x) zeros.push_back(input.grad());
+        for (const Tensor& zero : zeros) {
+          ASSERT_TRUE(zero.defined());
+          for (const double value : zero.To(DType::kF64).ToVector<double>()) ASSERT_EQ(value, 0);
+        }
+      }
+    }
+  }
+}
+
 TEST(AttentionVariants, ThreadsDontChangeBits) {
   int32_t table_rows = 0;
   const std::vector<int32_t> rows = Buckets(70, &table_rows);
