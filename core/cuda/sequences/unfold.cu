@@ -7,7 +7,6 @@
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/cuda/sequences/sequence_of.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/kernels/packed_rows.h"
 #include "lathe/core/kernels/unfold_kernels.h"
 
 namespace lathe::cuda {
