@@ -242,7 +242,8 @@ int RunEvaluate(const std::vector<std::string>& args) {
   {
     const DownloadAlarm alarm;
     command.model =
-        ResolveCheckpoint(command.model, {.config = true, .tokenizer = true, .weights = true},
+        ResolveCheckpoint(command.model,
+                          {.config = true, .tokenizer = true, .columns = true, .weights = true},
                           command.hub)
             .folder;
   }

@@ -135,7 +135,9 @@ int RunDownload(const std::vector<std::string>& args) {
   for (const std::string& name : options.names) {
     const ResolvedCheckpoint resolved =
         options.include.empty()
-            ? FetchCheckpoint(name, {.config = true, .tokenizer = true, .weights = true}, settings)
+            ? FetchCheckpoint(name,
+                              {.config = true, .tokenizer = true, .columns = true, .weights = true},
+                              settings)
             : FetchMatching(name, options.include, settings);
     std::cout << resolved.folder << std::endl;
   }

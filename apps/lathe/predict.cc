@@ -346,7 +346,8 @@ int RunPredict(const std::vector<std::string>& args) {
   {
     const DownloadAlarm alarm;
     options.model_dir =
-        ResolveCheckpoint(options.model_dir, {.config = true, .tokenizer = true, .weights = true},
+        ResolveCheckpoint(options.model_dir,
+                          {.config = true, .tokenizer = true, .columns = true, .weights = true},
                           options.hub)
             .folder;
   }

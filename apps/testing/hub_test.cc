@@ -53,6 +53,52 @@ TEST_F(HubCliTest, OtherCommandsTakeNames) {
   std::filesystem::remove("file");
 }
 
+TEST_F(HubCliTest, ReadsTheColumnsOfTheTrainingByName) {
+  std::string rows = "title,stars,review\n";
+  for (int i = 0; i < 20; ++i)
+    rows += i % 2 == 0 ? "bad,positive,a good film\n" : "good,negative,a bad film\n";
+  Write("reviews.csv", rows);
+  const RunResult train = Train({"--train_file", Path("reviews.csv"), "--text_columns", "review",
+                                 "--label_column", "stars", "--max_steps", "4"});
+  ASSERT_EQ(train.exit_code, 0) << train.err;
+  AddFolder("owner/trained", "out");
+  const auto evaluate = [&](const std::string& model, const std::string& file) {
+    return RunProgram("lathe", {"evaluate", model, Path(file), "--num_threads", "1", "--output",
+                                Path("report.json")});
+  };
+  const auto predict = [&](const std::string& model, const std::string& file) {
+    return RunProgram("lathe", {"predict", model, "--file", Path(file), "--num_threads", "1"});
+  };
+  ASSERT_EQ(evaluate(Path("out"), "reviews.csv").exit_code, 0);
+  const std::string report = Read("report.json");
+  ASSERT_EQ(RunProgram("lathe", {"download", "owner/trained"}).exit_code, 0);
+  for (const char* offline : {"0", "1"}) {
+    setenv("HF_HUB_OFFLINE", offline, 1);
+    const RunResult run = evaluate("owner/trained", "reviews.csv");
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.err,
+              "note: the texts are in \"review\", and the labels are in \"stars\", as in the "
+              "training\n");
+    EXPECT_EQ(Read("report.json"), report);
+    const RunResult predictions = predict("owner/trained", "reviews.csv");
+    EXPECT_EQ(predictions.err, "note: the texts are in \"review\", as in the training\n");
+    EXPECT_EQ(predictions.out, predict(Path("out"), "reviews.csv").out);
+  }
+  unsetenv("HF_HUB_OFFLINE");
+
+  // A model that something else has trained, on a server without a list of files.
+  std::filesystem::remove(Path("out/data_columns.json"));
+  AddFolder("owner/other", "out");
+  hub_.Fail({.path = "/api/models/", .times = -1, .status = 404});
+  ASSERT_EQ(RunProgram("lathe", {"download", "owner/other"}).exit_code, 0);
+  for (const RunResult& run :
+       {evaluate("owner/other", "dev.csv"), predict("owner/other", "dev.csv")}) {
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.err, "");
+  }
+  EXPECT_EQ(hub_.Count("HEAD", "owner/other/resolve/" + std::string(40, '1') + "/data_columns"), 1);
+}
+
 TEST_F(HubCliTest, RanksFetchOnce) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   AddFolder("owner/trained", "out");

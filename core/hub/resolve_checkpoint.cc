@@ -31,6 +31,8 @@ constexpr std::array kTokenizerNotes = {"tokenizer_config.json", "special_tokens
 constexpr std::array kVocabularies = {
     "vocab.txt", "vocab.json",         "merges.txt", "spiece.model", "sentencepiece.bpe.model",
     "spm.model", "sentencepiece.model"};
+// The columns that a training with finetune has read (train/rows/trained_columns.h).
+constexpr char kColumns[] = "data_columns.json";
 constexpr std::array kWeights = {"model.safetensors", "pytorch_model.bin", "tf_model.h5"};
 constexpr char kIndexEnding[] = ".index.json";
 constexpr int kAttempts = 6;
@@ -173,6 +175,7 @@ void Snapshot::NeedWeights() {
 void Snapshot::Need(const CheckpointParts& parts) {
   if (parts.config) NeedConfig();
   if (parts.tokenizer) NeedTokenizer();
+  if (parts.columns) FetchIfThere(kColumns);
   if (parts.weights) NeedWeights();
 }
 

@@ -15,9 +15,10 @@
 namespace lathe {
 
 // What the caller will read. Weights are model.safetensors, else pytorch_model.bin, else
-// tf_model.h5, each whole or in shards.
+// tf_model.h5, each whole or in shards. Columns are data_columns.json, which a model that Lathe
+// trained has; it is no error if there is none.
 struct CheckpointParts {
-  bool config = false, tokenizer = false, weights = false;
+  bool config = false, tokenizer = false, columns = false, weights = false;
 };
 
 struct ResolvedCheckpoint {

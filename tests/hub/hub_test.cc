@@ -37,9 +37,9 @@ TEST_F(HubTest, FetchesWhatIsNeededAndNoMore) {
                     config_etag = GitEtag("{\"model_type\": \"bert\"}");
   std::vector<std::string> expected;
   for (const char* missing :
-       {"added_tokens.json", "merges.txt", "sentencepiece.bpe.model", "sentencepiece.model",
-        "special_tokens_map.json", "spiece.model", "spm.model", "tokenizer.json",
-        "tokenizer_config.json", "vocab.json"}) {
+       {"added_tokens.json", "data_columns.json", "merges.txt", "sentencepiece.bpe.model",
+        "sentencepiece.model", "special_tokens_map.json", "spiece.model", "spm.model",
+        "tokenizer.json", "tokenizer_config.json", "vocab.json"}) {
     expected.push_back(std::string(".no_exist/") + kCommit + "/" + missing);
   }
   const std::string snapshot = std::string("snapshots/") + kCommit + "/";
@@ -208,6 +208,35 @@ TEST_F(HubTest, TokenizerJsonNeedsNoOtherVocabulary) {
   const std::string folder = FetchCheckpoint("o/n", {.tokenizer = true}, Settings()).folder;
   EXPECT_EQ(Tree(folder).size(), 2u);
   EXPECT_TRUE(Exists(folder + "/tokenizer.json"));
+}
+
+TEST_F(HubTest, FetchesTheColumnsOfATrainingIfTheModelHasThem) {
+  const std::string columns = "{\"text_columns\": [\"review\"], \"label_column\": \"stars\"}\n";
+  hub_.Add("o/n", {.files = {{"config.json", {"{}"}}, {"data_columns.json", {columns}}}});
+  const auto fetch = [&](const CheckpointParts& parts) {
+    return FetchCheckpoint("o/n", parts, Settings()).folder + "/data_columns.json";
+  };
+  EXPECT_FALSE(Exists(fetch({.config = true})));
+  setenv("HF_HUB_OFFLINE", "1", 1);  // then they are not there, which is no error
+  EXPECT_FALSE(Exists(fetch({.config = true, .columns = true})));
+  unsetenv("HF_HUB_OFFLINE");
+  EXPECT_EQ(ReadFile(fetch({.config = true, .columns = true})), columns);
+  EXPECT_EQ(hub_.Count("GET", "data_columns.json"), 1);
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  EXPECT_EQ(ReadFile(fetch({.config = true, .columns = true})), columns);
+  unsetenv("HF_HUB_OFFLINE");
+}
+
+TEST_F(HubTest, ColumnsThatAModelLacksAreAskedForOnce) {
+  Fetch();
+  // The list of files tells, which the tokenizer needs anyway.
+  EXPECT_EQ(hub_.Count("GET", "/api/models/"), 1);
+  EXPECT_EQ(hub_.Count("HEAD", "data_columns.json"), 0);
+  // Not all servers have a list.
+  fs::remove_all(root_ + "/hub");
+  hub_.Fail({.path = "/api/models/", .times = -1, .status = 404});
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(hub_.Count("HEAD", "data_columns.json"), 1);
 }
 
 TEST_F(HubTest, FollowsRenamedModels) {

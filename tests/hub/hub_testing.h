@@ -19,7 +19,8 @@ namespace lathe {
 
 inline constexpr char kModel[] = "owner/name";
 inline constexpr char kCommit[] = "1111111111111111111111111111111111111111";
-inline constexpr CheckpointParts kAllParts = {.config = true, .tokenizer = true, .weights = true};
+inline constexpr CheckpointParts kAllParts = {
+    .config = true, .tokenizer = true, .columns = true, .weights = true};
 
 class HubTest : public testing::Test {
  protected:
