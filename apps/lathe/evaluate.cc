@@ -24,8 +24,6 @@
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/evaluation_results.h"
-#include "lathe/train/rows/column_numbers.h"
-#include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/read_table.h"
 #include "lathe/train/rows/text_columns.h"
 #include "lathe/train/rows/trained_columns.h"
@@ -150,19 +148,6 @@ FinetuneArguments ArgumentsOf(const EvaluateCommand& o) {
   return arguments;
 }
 
-// Sets the columns that no option names to those of the training. Returns a note on the columns, or
-// "" if the model's folder doesn't remember any.
-std::string TakeColumnsOfTraining(const EvaluateCommand& o, FinetuneArguments& arguments) {
-  if (!o.open.any()) return "";
-  const std::optional<TrainedColumns> trained = ReadTrainedColumns(o.model);
-  if (!trained) return "";
-  const DataSplit split = ValidationSplit(arguments);
-  const std::optional<TextTable> beginning = BeginningOf(split, arguments);
-  if (beginning) return TakeTrainedColumns(*trained, *beginning, o.open, &arguments);
-  return split.files[0] +
-         " can be read only once, so the columns of the training are not sought in it";
-}
-
 Evaluation EvaluateTask(const Task& task, const EvaluateCommand& o, Accelerator& accelerator) {
   std::optional<Progress> progress;
   const auto show = [&](int64_t num_batches) {
@@ -202,16 +187,15 @@ void EvaluateModel(const EvaluateCommand& o) {
   CheckOutput(o.output, "--output");
   CheckOutput(o.errors, "--errors");
   if (o.num_threads > 0) omp_set_num_threads(static_cast<int>(o.num_threads));
-  FinetuneArguments arguments = ArgumentsOf(o);
-  const std::string note = TakeColumnsOfTraining(o, arguments);
+  const FinetuneArguments arguments = ArgumentsOf(o);
   Accelerator accelerator(AcceleratorOptionsOf(arguments));
-  Task task = LoadTask(arguments, accelerator);
+  Task task = LoadTask(arguments, accelerator, o.open);
   CheckTrained(*task.model, o.model);
   if (!o.errors.empty() && task.labels.kind() == LabelKind::kRegression) {
     throw UsageError("--errors is for classifiers, and " + o.model + " predicts scores",
                      "leave --errors out");
   }
-  if (!note.empty() && accelerator.is_main_process()) std::cerr << "note: " << note << std::endl;
+  PrintColumnNotes(task, accelerator);
   accelerator.Prepare(*task.model);
   const Evaluation evaluation = EvaluateTask(task, o, accelerator);
   if (!accelerator.is_main_process()) return;

@@ -12,6 +12,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
 #include "lathe/core/text/terminal_text.h"
+#include "lathe/train/rows/column_numbers.h"
 #include "lathe/train/rows/text_columns.h"
 
 namespace lathe {
@@ -122,9 +123,10 @@ std::string And(const std::string& a, const std::string& b) {
 
 // Returns true if a file's texts would be read from these columns without the training, too. Then
 // nobody needs to know that the training had them.
-bool AreUsual(const Found& texts, const TextTable& table, const std::string& label) {
+bool AreUsual(const Found& texts, const TextTable& table, const std::string& label,
+              const std::string& weight) {
   try {
-    const TextColumns usual = ChooseTextColumns(table, {}, label);
+    const TextColumns usual = ChooseTextColumns(table, {}, label, weight);
     const Strings names =
         usual.second.empty() ? Strings{usual.first} : Strings{usual.first, usual.second};
     return texts.by_name && texts.names == names;
@@ -250,12 +252,14 @@ std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& t
   }
   if (open.texts && found_texts) {
     SetTexts(found_texts->names, trained, open, options);
-    if (trained.joined || !AreUsual(*found_texts, table, options->label_column))
+    if (trained.joined ||
+        !AreUsual(*found_texts, table, options->label_column, options->sample_weight_column))
       note.taken = TextsAreIn(found_texts->shown, trained.joined);
   }
   note.taken = And(note.taken, label_is_in);
   if (open.texts && !found_texts) {
-    const TextColumns chosen = ChooseTextColumns(table, {}, options->label_column);
+    const TextColumns chosen =
+        ChooseTextColumns(table, {}, options->label_column, options->sample_weight_column);
     options->text_columns = {chosen.first};
     if (!chosen.second.empty()) options->text_columns.push_back(chosen.second);
     Strings shown;
@@ -268,6 +272,17 @@ std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& t
                OptionName("label_column"));
   }
   return note.Text(table.path);
+}
+
+std::string TakeColumnsOfModel(const std::string& folder, const DataSplit& split,
+                               const OpenColumns& open, FinetuneArguments* options) {
+  if (!open.any() || folder.empty()) return "";
+  const std::optional<TrainedColumns> trained = ReadTrainedColumns(folder);
+  if (!trained) return "";
+  const std::optional<TextTable> beginning = BeginningOf(split, *options);
+  if (beginning) return TakeTrainedColumns(*trained, *beginning, open, options);
+  return split.files.at(0) +
+         " can be read only once, so the columns of the training are not sought in it";
 }
 
 }  // namespace lathe

@@ -1,5 +1,5 @@
 // TrainedColumns: which columns a training has read. finetune keeps them beside the model, so that
-// `lathe evaluate` and `lathe predict` read the same ones.
+// `lathe evaluate`, `lathe predict` and finetune without a training read the same ones.
 //
 //   WriteFileAtomically(dir + "/" + kTrainedColumns, FormatTrainedColumns(columns));
 //   if (const auto trained = ReadTrainedColumns(dir))
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lathe/data/datasets/text_table.h"
+#include "lathe/train/rows/data_split.h"
 #include "lathe/train/support/training_arguments.h"
 
 namespace lathe {
@@ -51,17 +52,26 @@ std::optional<TrainedColumns> ReadTrainedColumns(const std::string& folder);
 struct OpenColumns {
   bool texts = true, delimiter = true, label = true;
   bool any() const { return texts || label; }
+  static OpenColumns None() { return {.texts = false, .delimiter = false, .label = false}; }
 };
 
-// Sets the open columns of `options` to those of the training. It reads only the names of the
-// table's columns. It finds each column by its name, or else by its number if the training was
-// given one. If the file lacks the training's texts, it sets those that ChooseTextColumns takes,
-// and throws as that does. If the file lacks the label, the label of the options stays.
+// Sets the open columns of `options` to those of the training. The other columns must have names in
+// place of numbers (column_numbers.h). It reads only the names of the table's columns. It finds
+// each column by its name, or else by its number if the training was given one. If the file lacks
+// the training's texts, it sets those that ChooseTextColumns takes, and throws as that does. If the
+// file lacks the label, the label of the options stays.
 //
 // Returns a note for people, in one line, that says which columns are read. The note leaves out
 // texts that would be read without the training, too, and a label that is called "label". So it may
 // be empty.
 std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& table,
                                const OpenColumns& open, DataArguments* options);
+
+// Does the same with the columns that the model's folder remembers, for the split's first file. It
+// sets nothing if the folder remembers none, or if the file can be read only once; then the note
+// says so. An empty `folder` stands for no model. Reads nothing if no column is open. Throws as
+// ReadTrainedColumns and BeginningOf (column_numbers.h) do.
+std::string TakeColumnsOfModel(const std::string& folder, const DataSplit& split,
+                               const OpenColumns& open, FinetuneArguments* options);
 
 }  // namespace lathe

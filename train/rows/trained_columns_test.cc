@@ -1,6 +1,7 @@
 #include "lathe/train/rows/trained_columns.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -218,6 +219,66 @@ TEST(TrainedColumnsTest, AFileThatLacksThemIsReadAsBefore) {
             "dev.csv lacks column 3 of the training data, so the texts are in \"x\"; choose others "
             "with text_columns");
   EXPECT_THROW(Take(Reviews(), {"id"}), Error) << "no text at all";
+}
+
+TEST(TrainedColumnsTest, TheColumnOfWeightsIsNoText) {
+  DataArguments options;
+  options.sample_weight_column = "weight";
+  TakeTrainedColumns(Reviews(), Table({"weight", "text", "label"}), {}, &options);
+  EXPECT_EQ(options.text_columns, Strings{"text"});
+}
+
+// Gives each test a model's folder and a file of data.
+class ColumnsOfModelTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    WriteFileAtomically(folder_ + "/dev.csv", "title,stars,review\nbad,5,a good film\n");
+    Remember(FormatTrainedColumns(Reviews()));
+  }
+  void Remember(const std::string& text) const {
+    WriteFileAtomically(folder_ + "/" + kTrainedColumns, text);
+  }
+  std::string Take(const OpenColumns& open, const std::string& file = "dev.csv") {
+    return TakeColumnsOfModel(
+        folder_, {.option = "validation_file", .files = {folder_ + "/" + file}}, open, &options_);
+  }
+
+  const std::string folder_ = testing::TempDir() + "columns_of_model";
+  FinetuneArguments options_;
+};
+
+TEST_F(ColumnsOfModelTest, AreSoughtInTheFirstFile) {
+  EXPECT_EQ(Take({}),
+            "the texts are in \"review\", and the labels are in \"stars\", as in the training");
+  EXPECT_EQ(options_.text_columns, Strings{"review"});
+  EXPECT_EQ(options_.label_column, "stars");
+}
+
+TEST_F(ColumnsOfModelTest, AreNotReadIfNoneIsOpen) {
+  Remember("{");
+  EXPECT_EQ(Take(OpenColumns::None()), "");
+  EXPECT_EQ(Take(OpenColumns::None(), "none.csv"), "");
+  EXPECT_THROW(Take({}), Error);
+}
+
+TEST_F(ColumnsOfModelTest, AreNotNeeded) {
+  std::filesystem::remove(folder_ + "/" + kTrainedColumns);
+  EXPECT_EQ(Take({}), "");
+  EXPECT_EQ(Take({}, "none.csv"), "");  // whoever reads it will say that there is none
+  const DataSplit split{.option = "validation_file", .files = {folder_ + "/dev.csv"}};
+  EXPECT_EQ(TakeColumnsOfModel("", split, {}, &options_), "");  // a model of fresh weights
+  EXPECT_EQ(options_.text_columns, Strings());
+  EXPECT_EQ(options_.label_column, "label");
+}
+
+TEST_F(ColumnsOfModelTest, AreNotSoughtInAPipe) {
+  const std::string pipe = folder_ + "/pipe.csv";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(Take({}, "pipe.csv"),
+            pipe + " can be read only once, so the columns of the training are not sought in it");
+  EXPECT_EQ(options_.text_columns, Strings());
 }
 
 }  // namespace

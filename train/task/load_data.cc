@@ -1,7 +1,6 @@
 #include "lathe/train/task/load_data.h"
 
 #include <algorithm>
-#include <iostream>
 #include <utility>
 
 #include "lathe/core/base/error.h"
@@ -41,11 +40,13 @@ void CheckColumns(const Task& task, const std::string& path, const FinetuneArgum
 }  // namespace
 
 DataLoading::DataLoading(Task& task, const PretrainedConfig& config,
-                         const FinetuneArguments& options, std::function<void()> load_tokenizer)
+                         const FinetuneArguments& options, const OpenColumns& open,
+                         std::function<void()> load_tokenizer)
     : task_(task),
       config_(config),
       given_(options),
       options_(options),
+      open_(open),
       load_tokenizer_(std::move(load_tokenizer)),
       train_{.split = TrainingSplit(options), .data = &task.train},
       validation_{.split = ValidationSplit(options), .data = &task.validation},
@@ -103,11 +104,21 @@ LabelSet DataLoading::DecideTheLabels() {
   return DecideLabels(nullptr, &distinct, config_, options_);
 }
 
+// Replaces numbers of columns by names, and sets the open columns.
+void DataLoading::NameColumns() {
+  const DataSplit& split = First().split;
+  options_ = WithColumnNames(options_, split);
+  if (!open_.any()) return;
+  const std::string note = TakeColumnsOfModel(options_.model_name_or_path, split, open_, &options_);
+  if (!note.empty()) task_.column_notes.push_back(note);
+  given_ = options_;  // what isn't trained need not keep the numbers of columns
+}
+
 void DataLoading::Read() {
   if (!First().split.wanted)
     throw UsageError("no file of data is named", "pass " + OptionName("train_file") + " FILE");
   CheckTextColumns(options_);
-  options_ = WithColumnNames(options_, First().split);
+  NameColumns();
   for (Part* part : Parts()) part->folder = DatasetCacheFolder(part->split, options_);
   Part& first = First();
   if (!first.folder.empty()) {
@@ -228,10 +239,9 @@ void DataLoading::Tokenize() {
                                       .rule = rule_};
   }
   AddNotesOnTexts();
-  // After the columns and labels have turned out to be right.
   if (!options_.do_train) {
     const std::string note = NoteOnTextColumns(task_.text_columns, options_);
-    if (!note.empty()) std::cerr << "note: " << note << std::endl;
+    if (!note.empty()) task_.column_notes.push_back(note);
   }
 }
 

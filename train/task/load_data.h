@@ -13,6 +13,7 @@
 #include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/row_filter.h"
 #include "lathe/train/rows/text_marks.h"
+#include "lathe/train/rows/trained_columns.h"
 #include "lathe/train/rows/validation_rule.h"
 #include "lathe/train/support/training_arguments.h"
 #include "lathe/train/task/cached_dataset.h"
@@ -25,15 +26,16 @@ namespace lathe {
 // dataset cache.
 class DataLoading {
  public:
-  // Keeps references to `task` and `config`. `load_tokenizer` sets task.tokenizer and
-  // task.max_length if they aren't set.
+  // Keeps references to `task` and `config`. The open columns become those of the training that the
+  // folder model_name_or_path remembers; a training has none. `load_tokenizer` sets task.tokenizer
+  // and task.max_length if they aren't set.
   DataLoading(Task& task, const PretrainedConfig& config, const FinetuneArguments& options,
-              std::function<void()> load_tokenizer);
+              const OpenColumns& open, std::function<void()> load_tokenizer);
 
   // Reads the rows that lie in memory, or opens the cache's file, and sets task.labels.
   void Read();
-  // Tokenizes all rows, and sets task.text_columns and task.validation_rows. Needs task.tokenizer
-  // and task.model.
+  // Tokenizes all rows, and sets task.text_columns and task.validation_rows. Adds to
+  // task.column_notes, as Read does. Needs task.tokenizer and task.model.
   void Tokenize();
 
  private:
@@ -48,6 +50,7 @@ class DataLoading {
 
   std::vector<Part*> Parts() { return {&train_, &validation_, &test_}; }
   Part& First();  // of those that the run uses
+  void NameColumns();
   void OpenCache(Part& part, const KnownAboutRows& known);
   // Collects the labels of validation data that complete those of the training data.
   void CollectValidationLabels();
@@ -61,8 +64,9 @@ class DataLoading {
 
   Task& task_;
   const PretrainedConfig& config_;
-  const FinetuneArguments given_;  // as its caller has them
-  FinetuneArguments options_;      // with names of columns in place of numbers
+  FinetuneArguments given_;    // as its caller has them, but for the open columns
+  FinetuneArguments options_;  // with names of columns in place of numbers
+  const OpenColumns open_;
   std::function<void()> load_tokenizer_;
   Part train_, validation_, test_;
   std::optional<ValidationRule> rule_;  // if the training data are divided

@@ -27,7 +27,10 @@ std::array<NamedModel, 3> NamedModels(const FinetuneArguments& options) {
              own_tokenizer = options.tokenizer_name.empty();
   return {NamedModel{"model_name_or_path",
                      &FinetuneArguments::model_name_or_path,
-                     {.config = own_config, .tokenizer = own_tokenizer, .weights = true}},
+                     {.config = own_config,
+                      .tokenizer = own_tokenizer,
+                      .columns = !options.do_train,
+                      .weights = true}},
           NamedModel{"config_name",
                      &FinetuneArguments::config_name,
                      {.config = true, .tokenizer = own_tokenizer && !model}},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <optional>
 #include <utility>
 
@@ -129,12 +130,13 @@ void LoadTokenizerInto(Task& task, const PretrainedConfig& config,
   }
 }
 
-Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& options) {
+Task LoadTaskWith(const PretrainedConfig& config, const FinetuneArguments& options,
+                  const OpenColumns& open) {
   Task task;
   const auto load_tokenizer = [&] {
     if (task.tokenizer == nullptr) LoadTokenizerInto(task, config, options);
   };
-  DataLoading data(task, config, options, load_tokenizer);
+  DataLoading data(task, config, options, open, load_tokenizer);
   data.Read();
   load_tokenizer();
   LoadModel(config, options, task);
@@ -174,7 +176,8 @@ bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
 
 }  // namespace
 
-Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator) {
+Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator, const OpenColumns& open) {
+  Check(!named.do_train || !open.any(), "load_task", "a training takes no columns of another one");
   const FinetuneArguments options = WithLocalFolders(named, accelerator);
   const PretrainedConfig config = LoadConfig(options);
   try {
@@ -183,7 +186,7 @@ Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator) {
     Task task;
     std::optional<SharedTask> shared;
     if (accelerator.is_local_main_process()) {
-      task = LoadTaskWith(config, options);
+      task = LoadTaskWith(config, options, open);
       if (accelerator.use_distributed()) {
         task.tokenizer_digests = Digests(*task.tokenizer);
         shared.emplace(task);
@@ -191,7 +194,7 @@ Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator) {
       }
     } else if (!LoadSharedTask(accelerator.group().AwaitMessage(key, main), config, options,
                                task)) {
-      task = LoadTaskWith(config, options);
+      task = LoadTaskWith(config, options, open);
       task.tokenizer_digests = Digests(*task.tokenizer);
     }
     // Waits without a timeout, because a machine may have more to read, or a slower disk.
@@ -203,6 +206,11 @@ Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator) {
   } catch (const Error& e) {
     RethrowWithOptions(e, options);
   }
+}
+
+void PrintColumnNotes(const Task& task, const Accelerator& accelerator) {
+  if (!accelerator.is_main_process()) return;
+  for (const std::string& note : task.column_notes) std::cerr << "note: " << note << std::endl;
 }
 
 }  // namespace lathe

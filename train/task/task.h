@@ -41,6 +41,9 @@ struct Task {
   // as the main process.
   std::optional<RowSource> validation_rows;
   std::vector<std::string> notes;  // for people: what may differ from what they expect
+  // For people, without a training: which columns are read, where no option says so. Only the
+  // process that has read the data has them, such as the main process.
+  std::vector<std::string> column_notes;
   // For people, in lines: which parameters have fresh values, and what the model's file has beyond
   // them; "" if neither. A training that goes on has all values from its checkpoint instead.
   std::string weights_note;
@@ -48,7 +51,13 @@ struct Task {
 
 // Loads the task. On each machine one rank reads and tokenises while the others wait, and passes
 // the data on to them. All ranks load the model. Only those that read data have the tokenizer.
-Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator);
+//
+// `open` are the columns that become those of the training of model_name_or_path, as that model's
+// folder remembers them (trained_columns.h). A task with do_train must have none.
+Task LoadTask(const FinetuneArguments& options, Accelerator& accelerator,
+              const OpenColumns& open = OpenColumns::None());
+// Prints column_notes to standard error, one line each, if this is the main process.
+void PrintColumnNotes(const Task& task, const Accelerator& accelerator);
 
 // Loads the tokenizer that the options name, such as Task::options.
 std::shared_ptr<Tokenizer> LoadTokenizer(const FinetuneArguments& options);
