@@ -145,8 +145,9 @@ void FinetuneRun::Load() {
     printer_.out() << (download.empty() ? kNothingDone : download) << std::endl;
     _exit(InterruptedExitCode(signal_number));
   });
-  task_ = LoadTask(options_, accelerator_);
+  task_ = LoadTask(options_, accelerator_, parsed_.open_columns);
   CheckMetricName();
+  PrintColumnNotes(task_, accelerator_);
 }
 
 void FinetuneRun::CheckMetricName() const {

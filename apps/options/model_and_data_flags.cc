@@ -49,7 +49,8 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
   flags.Add(
       "text_columns", &o.text_columns,
       "one or two columns of text, by name or number (default: sentence1,sentence2 if there are "
-      "such columns, else the first one or two that are not the label)");
+      "such columns, else the first one or two that are not the label; without --do_train, "
+      "those of the model's training if the file has them)");
   flags.Add("text_column_names", &o.text_column_names,
             "in place of --text_columns: any number of columns, by name or number, that make one "
             "text together, in this order");
@@ -58,7 +59,11 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
            "what stands between the texts of --text_column_names")
       .ValueName("TEXT")
       .default_value = "a space";
-  flags.Add("label_column", &o.label_column, "column of the labels, by name or number");
+  flags
+      .Add("label_column", &o.label_column,
+           "column of the labels, by name or number (default: label; without --do_train, that of "
+           "the model's training if the file has it)")
+      .default_value = "";
   flags
       .Add(
           "max_seq_length", &o.max_seq_length,

@@ -157,6 +157,14 @@ void AddFlags(FlagTable& flags, FinetuneArguments& o, OtherValues& other) {
   AddTransformersOptions(flags);
 }
 
+// Returns ParsedOptions::open_columns. Labels matter only where the model is evaluated.
+OpenColumns OpenColumnsOf(const FlagTable& flags, const FinetuneArguments& o) {
+  if (o.do_train || !o.task_name.empty()) return OpenColumns::None();
+  return {.texts = NamedTextColumns(o).empty(),
+          .delimiter = !flags.given("text_column_delimiter"),
+          .label = o.do_eval && !flags.given("label_column")};
+}
+
 // Sets what the ranks compare and what a model card shows: the options' values, and which options
 // were given.
 void SetValues(const FlagTable& flags, ParsedOptions& parsed) {
@@ -221,6 +229,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   ValidateRowFlags(flags, o);
   Validate(o);
   SetValues(flags, parsed);
+  parsed.open_columns = OpenColumnsOf(flags, o);
   return parsed;
 }
 

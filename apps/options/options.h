@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lathe/apps/cli/flags.h"
+#include "lathe/train/rows/trained_columns.h"
 #include "lathe/train/support/training_arguments.h"
 
 namespace lathe {
@@ -24,6 +25,9 @@ struct ParsedOptions {
   std::vector<std::pair<std::string, std::string>> files;
   // The values of all options by their names, given or not, but for the Hub's token.
   nlohmann::json values;
+  // The columns that no option names, which become those of the training of the model. A training
+  // and the tasks of GLUE leave none open.
+  OpenColumns open_columns = OpenColumns::None();
   std::optional<std::string> help;  // if --help was given: the text to print instead of running
 };
 

@@ -47,6 +47,31 @@ TEST(OptionsTest, ASplitExcludesAFile) {
             "--validation_split needs --do_train|name the data to evaluate with --validation_file");
 }
 
+TEST(OptionsTest, ColumnsThatNoOptionNamesAreOpenWithoutATraining) {
+  const auto open = [](const Args& more) {
+    Args args = {"--model_name_or_path", "m",     "--validation_file", "v.csv",
+                 "--test_file",          "t.csv", "--output_dir",      "o"};
+    args.insert(args.end(), more.begin(), more.end());
+    const OpenColumns columns = ParseOptions(args).open_columns;
+    return std::string(columns.texts ? "texts " : "") + (columns.delimiter ? "delimiter " : "") +
+           (columns.label ? "label" : "");
+  };
+  EXPECT_EQ(open({"--do_eval"}), "texts delimiter label");
+  EXPECT_EQ(open({"--do_eval", "--do_predict"}), "texts delimiter label");
+  EXPECT_EQ(open({"--do_predict"}), "texts delimiter ");
+  EXPECT_EQ(open({"--do_eval", "--text_columns", "a"}), "delimiter label");
+  EXPECT_EQ(open({"--do_eval", "--text_column_name", "a"}), "delimiter label");
+  EXPECT_EQ(open({"--do_eval", "--text_column_delimiter", " "}), "texts label");
+  EXPECT_EQ(open({"--do_eval", "--label_column", "label"}), "texts delimiter ");
+  EXPECT_EQ(open({"--do_eval", "--label_column_name", "label"}), "texts delimiter ");
+  EXPECT_EQ(open({"--do_eval", "--task_name", "sst2"}), "");
+  EXPECT_EQ(open({"--do_eval", "--do_train", "--train_file", "t.csv"}), "");
+  // A file of arguments names columns, too.
+  const std::string path = testing::TempDir() + "columns.json";
+  std::ofstream(path) << R"({"label_column": "label", "text_columns": ["a", "b"]})";
+  EXPECT_EQ(open({"--do_eval", "--json_config", path}), "delimiter ");
+}
+
 TEST(OptionsTest, ALossCurveNeedsTheBar) {
   EXPECT_FALSE(Parse({}).loss_curve);
   const ParsedOptions parsed = ParseOptions({"--model_name_or_path", "m", "--train_file", "t.csv",

@@ -83,6 +83,11 @@ TEST_F(HubCliTest, ReadsTheColumnsOfTheTrainingByName) {
     const RunResult predictions = predict("owner/trained", "reviews.csv");
     EXPECT_EQ(predictions.err, "note: the texts are in \"review\", as in the training\n");
     EXPECT_EQ(predictions.out, predict(Path("out"), "reviews.csv").out);
+    const RunResult finetune =
+        RunProgram("finetune", {"--model_name_or_path", "owner/trained", "--validation_file",
+                                Path("reviews.csv"), "--do_eval", "--output_dir", Path("eval")});
+    EXPECT_EQ(finetune.exit_code, 0) << finetune.err;
+    EXPECT_EQ(finetune.err, run.err);
   }
   unsetenv("HF_HUB_OFFLINE");
 
