@@ -283,6 +283,27 @@ TEST_P(FamilyTest, AFrozenEncoderNeedNotRunAgain) {
   EXPECT_TRUE(random->Encode(Sequences()).defined());
 }
 
+// So a backward pass ends above the layers that are frozen.
+TEST_P(FamilyTest, NoLayerReadsWhatLiesAboveIt) {
+  const auto model = Make();
+  model->Train();
+  const ParameterPlaces all = PlacesOfParameters(*model);
+  const std::vector<Parameter> parameters = model->Parameters();
+  for (int64_t layer = 0; layer < all.num_layers; ++layer) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      Tensor tensor = parameters[i].tensor;
+      if (all.places[i].depth <= layer) tensor.SetRequiresGrad(false);
+    }
+    const std::vector<Tensor> hidden_states =
+        model->Forward(Sequences(), {.output_hidden_states = true}).hidden_states;
+    // ALBERT uses the parameters of a layer several times.
+    const int64_t uses = (std::ssize(hidden_states) - 1) / all.num_layers;
+    const auto output = static_cast<size_t>(layer * uses);
+    EXPECT_FALSE(hidden_states[output].requires_grad()) << layer;
+    EXPECT_TRUE(hidden_states[output + 1].requires_grad()) << layer;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FamilyTest, testing::ValuesIn(Families()), Name);
 INSTANTIATE_TEST_SUITE_P(RareParts, FamilyTest, testing::ValuesIn(RareParts()), Name);
 

@@ -29,20 +29,20 @@ ParameterPlaces PlacesOfParameters(const SequenceClassifier& model) {
   const std::vector<Parameter> parameters = model.Parameters();
   ParameterPlaces result;
   std::vector<std::optional<int64_t>> layers;  // from 0
+  size_t end_of_layers = 0;                    // behind the last parameter of a layer
   for (const Parameter& parameter : parameters) {
     const bool in_head = !parameter.name.starts_with(prefix);
     layers.push_back(in_head ? std::nullopt : FirstNumber(parameter.name));
-    if (layers.back()) result.num_layers = std::max(result.num_layers, *layers.back() + 1);
+    if (!layers.back()) continue;
+    result.num_layers = std::max(result.num_layers, *layers.back() + 1);
+    end_of_layers = layers.size();
   }
-  bool met_layer = false;
+  int64_t layer = 0;  // the last one that was met, from 1
   for (size_t i = 0; i < parameters.size(); ++i) {
-    met_layer = met_layer || layers[i].has_value();
+    if (layers[i]) layer = *layers[i] + 1;
     const bool in_head = !parameters[i].name.starts_with(prefix);
-    const bool behind = met_layer || in_head;
-    result.places.push_back({.depth = layers[i] ? *layers[i] + 1
-                                      : behind  ? result.num_layers + 1
-                                                : 0,
-                             .in_head = in_head});
+    const bool above = in_head || (layer > 0 && i >= end_of_layers);
+    result.places.push_back({.depth = above ? result.num_layers + 1 : layer, .in_head = in_head});
   }
   return result;
 }
