@@ -36,4 +36,17 @@ DecisionRule FitDecision(const TrainingArguments& arguments, const Predictions& 
   return fitted.rule;
 }
 
+std::string NoteOnTemperature(double temperature) {
+  if (temperature == kLowestTemperature) {
+    return "note: this is the lowest temperature, because the validation data have next to no "
+           "errors; later probabilities will be near 0 and 1, and more validation rows may show "
+           "errors";
+  }
+  if (temperature == kHighestTemperature) {
+    return "note: this is the highest temperature, because the predictions for the validation data "
+           "are no better than chance; later probabilities will be nearly equal";
+  }
+  return "";
+}
+
 }  // namespace lathe

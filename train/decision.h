@@ -2,6 +2,8 @@
 // `calibrate` ask (train/support/decision_arguments.h).
 #pragma once
 
+#include <string>
+
 #include "lathe/data/metrics/metrics.h"
 #include "lathe/models/config/config.h"
 #include "lathe/train/support/training_arguments.h"
@@ -17,5 +19,9 @@ void SetDecision(const TrainingArguments& arguments, bool keep, PretrainedConfig
 // Fits what the arguments ask for to predictions for labelled data: first the temperature, then the
 // thresholds. Keeps the rest of the predictions' rule.
 DecisionRule FitDecision(const TrainingArguments& arguments, const Predictions& predictions);
+
+// Returns a note for people if a fitted temperature lies at one of its bounds (tune_decision.h),
+// and nothing otherwise.
+std::string NoteOnTemperature(double temperature);
 
 }  // namespace lathe

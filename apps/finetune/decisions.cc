@@ -37,6 +37,9 @@ void FitDecisionTo(Evaluation& evaluation, const FinetuneArguments& options, con
   for (size_t c = 0; options.thresholds == "tune" && c < task.label_names.size(); ++c)
     fitted["threshold of " + task.label_names[c]] = evaluation.rule.thresholds[c];
   PrintMetrics(printed, "fitted to the validation data", fitted);
+  if (options.calibrate != "temperature") return;
+  const std::string note = NoteOnTemperature(evaluation.rule.temperature);
+  if (!note.empty()) printed << note << std::endl;
 }
 
 }  // namespace lathe

@@ -134,6 +134,7 @@ TEST_F(DecisionsTest, TheTemperatureLowersTheLogLossAndChangesNoLogit) {
   const RunResult run = Train(calibrated);
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_NE(run.out.find("\n  temperature  "), std::string::npos) << run.out;
+  EXPECT_EQ(run.out.find("est temperature, because"), std::string::npos) << run.out;
   const double temperature = ReadJson("warm/config.json")["lathe_temperature"];
   EXPECT_EQ(Read("warm/model.safetensors"), Read("out/model.safetensors"));
   const Json before = ReadJson("out/eval_report.json"), after = ReadJson("warm/eval_report.json");
@@ -153,6 +154,25 @@ TEST_F(DecisionsTest, TheTemperatureLowersTheLogLossAndChangesNoLogit) {
     for (int tab = 0; tab < 4; ++tab) end = x.find('\t', end + 1);
     EXPECT_EQ(x.substr(0, end), y.substr(0, end));  // up to the logits
   }
+}
+
+TEST_F(DecisionsTest, ATemperatureAtItsBoundIsNamed) {
+  const auto expect_note = [&](const RunResult& run, double temperature, const std::string& note) {
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(ReadJson("out/config.json")["lathe_temperature"], temperature);
+    EXPECT_NE(run.out.find(note), std::string::npos) << run.out;
+  };
+  Write("dev.csv", "sentence,label\nthe film is great,positive\na dull plot,negative\n");
+  expect_note(Train({"--do_eval", "--num_train_epochs", "6", "--calibrate", "temperature"}), 0.01,
+              "\nnote: this is the lowest temperature, because the validation data have next to no "
+              "errors");
+  Write("dev.csv", "sentence,label\nthe film is great,negative\na dull plot,positive\n");
+  expect_note(RunProgram("finetune", {"--model_name_or_path", Path("out"), "--do_eval",
+                                      "--validation_file", Path("dev.csv"), "--calibrate",
+                                      "temperature", "--output_dir", Path("out")}),
+              100,
+              "\nnote: this is the highest temperature, because the predictions for the validation "
+              "data are no better than chance");
 }
 
 TEST_F(DecisionsTest, SeveralProcessesFitAsOne) {

@@ -37,8 +37,14 @@ double FitTemperature(const Predictions& p) {
                 : std::ssize(p.classes) == probabilities.num_samples(),
         "temperature", "expected labels for each of ", probabilities.num_samples(), " samples");
   if (p.logits.empty()) return 1;
+  // A slope of 0 at both ends is one of 0 between them, too.
+  const double at_lowest = Slope(p, kLowestTemperature);
+  const double at_highest = Slope(p, kHighestTemperature);
+  if (at_lowest == 0 && at_highest == 0) return 1;
+  if (at_lowest <= 0) return kLowestTemperature;
+  if (at_highest >= 0) return kHighestTemperature;
   // Halves the interval of the logarithm until it has no double between its ends, nearly.
-  double low = std::log(kLowestTemperature), high = -low;
+  double low = std::log(kLowestTemperature), high = std::log(kHighestTemperature);
   for (int step = 0; step < 50; ++step) {
     const double middle = (low + high) / 2;
     // A positive slope says that the inverse should fall, so the temperature should rise.

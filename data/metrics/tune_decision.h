@@ -12,12 +12,13 @@
 
 namespace lathe {
 
-// The temperature is at least this, and at most its inverse. Without errors the log loss falls
-// forever as the temperature falls.
-inline constexpr double kLowestTemperature = 0.01;
+// The bounds of the temperature. Without errors the log loss falls forever as the temperature
+// falls. If the predictions are worse than chance, it falls forever as the temperature rises.
+inline constexpr double kLowestTemperature = 0.01, kHighestTemperature = 100;
 
 // Returns the temperature that minimizes the mean log loss of a single label or of several. The
-// rule that the predictions have counts for nothing. Returns 1 without samples.
+// rule that the predictions have counts for nothing. Returns a bound itself if the log loss is
+// lowest there. Returns 1 without samples, and if all temperatures give the same log loss.
 double FitTemperature(const Predictions& predictions);
 
 // Returns the threshold for each of several labels that gives the highest F1, by the rule's

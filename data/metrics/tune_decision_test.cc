@@ -58,11 +58,19 @@ TEST(TuneDecisionTest, ThresholdsLieBetweenProbabilities) {
 }
 
 TEST(TuneDecisionTest, WithoutErrorsTheTemperatureIsTheLowest) {
-  EXPECT_NEAR(FitTemperature({.logits = {1, 0, 0, 1}, .classes = {0, 1}}), kLowestTemperature,
-              1e-6);
-  EXPECT_NEAR(FitTemperature({.logits = {1, 0, 0, 1}, .classes = {1, 0}}), 1 / kLowestTemperature,
-              1e-3);
+  EXPECT_EQ(FitTemperature({.logits = {1, 0, 0, 1}, .classes = {0, 1}}), kLowestTemperature);
+  EXPECT_EQ(FitTemperature({.logits = {1, 0, 0, 1}, .classes = {1, 0}}), kHighestTemperature);
+  // The probabilities at the lowest temperature round to 0 and 1, so that the slope there is 0.
+  EXPECT_EQ(FitTemperature({.logits = {20, 0, 0, 20}, .classes = {0, 1}}), kLowestTemperature);
+}
+
+TEST(TuneDecisionTest, WithoutAnythingToFitTheTemperatureIsOne) {
   EXPECT_EQ(FitTemperature({}), 1);
+  EXPECT_EQ(FitTemperature({.logits = {0, 0, 0, 0}, .classes = {0, 1}}), 1);
+  EXPECT_EQ(
+      FitTemperature(
+          {.kind = LabelKind::kMultiLabel, .num_labels = 2, .logits = {0, 0}, .scores = {1, 0}}),
+      1);
 }
 
 TEST(TuneDecisionTest, ThresholdsDecide) {
