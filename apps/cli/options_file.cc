@@ -1,14 +1,11 @@
 #include "lathe/apps/cli/options_file.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <iterator>
 #include <set>
 
 #include "lathe/apps/cli/yaml_file.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/text/written_json.h"
 
 namespace lathe {
 namespace {
@@ -21,37 +18,8 @@ Error Twice(const std::string& where, const std::string& name) {
   return InvalidArgument(where + "\"" + name + "\" appears twice", "leave one of them out");
 }
 
-// Returns "LINE:COLUMN" of the byte before which `count` bytes stand, both from 1.
-std::string PlaceOf(const std::string& text, size_t count) {
-  const auto end = text.begin() + static_cast<int64_t>(std::min(text.size(), count));
-  const auto line = std::find(std::reverse_iterator(end), text.rend(), '\n').base();
-  return std::to_string(1 + std::count(text.begin(), end, '\n')) + ":" +
-         std::to_string(1 + (end - line));
-}
-
 std::vector<OptionInFile> ReadJson(const std::string& path, const std::string& hint) {
-  const std::string text = ReadFile(path);
-  CheckJsonNesting(text, path);
-  Json json;
-  std::set<std::string> names;
-  std::string last_name;  // a file may have one line, so that no number of a line helps
-  const auto check_name = [&](int depth, Json::parse_event_t event, const Json& parsed) {
-    if (depth != 1 || event != Json::parse_event_t::key) return true;
-    last_name = parsed.get<std::string>();
-    if (!names.insert(last_name).second) throw Twice(path + ": ", last_name);
-    return true;
-  };
-  try {
-    json = Json::parse(text, check_name);
-  } catch (const Json::parse_error& e) {
-    throw InvalidArgument(path + ":" + PlaceOf(text, std::max<size_t>(e.byte, 1) - 1) +
-                              ": not valid JSON" +
-                              (last_name.empty() ? "" : " behind \"" + last_name + "\""),
-                          hint);
-  } catch (const Json::out_of_range& e) {
-    const std::string name = last_name.empty() ? "" : "\"" + last_name + "\": ";
-    throw InvalidArgument(path + ": " + name + WithoutTag(e.what()), hint);
-  }
+  const Json json = ParseWrittenJson(ReadFile(path), path, hint);
   if (!json.is_object()) throw InvalidArgument(path + ": must be a JSON object of options", hint);
   std::vector<OptionInFile> options;
   for (const auto& [name, value] : json.items()) options.push_back({name, path + ": ", value});
@@ -81,7 +49,9 @@ class YamlConverter {
     Json object = Json::object();
     for (const auto& entry : node) {
       if (!entry.first.IsScalar()) throw InvalidArgument(where_ + "a key must be text");
-      object[entry.first.Scalar()] = Convert(entry.second);
+      const std::string& name = entry.first.Scalar();
+      if (object.contains(name)) throw Twice(where_, name);
+      object[name] = Convert(entry.second);
     }
     return object;
   }

@@ -145,6 +145,8 @@ TEST_F(OptionsFileTest, ErrorsInJsonNameFileAndKey) {
   }
   EXPECT_EQ(JsonError("\"do_train\": false"),
             json_ + ": \"do_train\" appears twice|leave one of them out");
+  EXPECT_EQ(JsonError("\"class_weights\": {\"a\": 2, \"a\": 50, \"b\": 1}"),
+            json_ + ": \"class_weights\": \"a\" appears twice|leave one of them out");
   const std::vector<std::pair<std::string, std::string>> wrong_types = {
       {"\"seed\": \"x\"", "--seed must be a whole number but is \"x\"|"},
       {"\"seed\": 1.5", "--seed must be a whole number but is \"1.5\"|"},
@@ -204,6 +206,8 @@ TEST_F(OptionsFileTest, ErrorsInYamlNameFileLineAndKey) {
   EXPECT_EQ(YamlError("seed: {a: 1}\n"), where + "\"seed\" must be one value but is {\"a\":1}|");
   EXPECT_EQ(YamlError("text_columns: &a [*a]\n").find(where + "the value has more than 1000 parts"),
             0u);
+  EXPECT_EQ(YamlError("class_weights: {a: 2, a: 50, b: 1}\n"),
+            where + "\"a\" appears twice|leave one of them out");
   EXPECT_EQ(YamlError("[a]: 1\n"), where + "a key must be text|the first argument" + what_);
   EXPECT_TRUE(YamlError("seed: [1\n").starts_with(yaml_ + ":6: not valid YAML: "));
 }

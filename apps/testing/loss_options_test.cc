@@ -161,6 +161,8 @@ TEST_F(LossOptionsCliTest, WrongOptions) {
   const auto expect = [&](const Args& args, const std::string& message, int exit_code = 2) {
     ExpectError(Train(args), message, exit_code);
   };
+  expect({"--class_weights", R"({"positive": 2, "positive": 50, "negative": 1})"},
+         "class_weights: \"positive\" appears twice");
   expect({"--class_weights", "positive=2"}, "there is no weight for label \"negative\"");
   expect({"--class_weights", "positive=2,negative=1,odd=1"},
          "\"odd\" is not one of the labels negative, positive");

@@ -6,7 +6,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/text/written_json.h"
 #include "lathe/data/datasets/label_set.h"
 #include "lathe/train/support/run_errors.h"
 
@@ -49,11 +49,11 @@ void Add(LabelNumbers& numbers, const LabelNumberKind& kind, const std::string& 
 // Reads an object. `where` begins the messages of errors.
 LabelNumbers ReadObject(const std::string& text, const LabelNumberKind& kind,
                         const std::string& where) {
-  CheckJsonNesting(text, where);
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const std::string hint = std::string("write it as ") + kind.example;
+  const Json json = ParseWrittenJson(text, where, hint);
   if (!json.is_object()) {
     throw InvalidArgument(where + ": expected a JSON object of labels and their " + kind.name + "s",
-                          std::string("write it as ") + kind.example);
+                          hint);
   }
   LabelNumbers numbers;
   for (const auto& [label, number] : json.items()) {

@@ -36,7 +36,8 @@ TEST(ClassWeightsTest, ReadsAllForms) {
 }
 
 TEST(ClassWeightsTest, ObjectsThatAreNoWeights) {
-  EXPECT_EQ(ErrorOf("{a: 2}"), "class_weights: expected a JSON object of labels and their weights");
+  EXPECT_EQ(ErrorOf("{a: 2}"), "class_weights:1:2: not valid JSON");
+  EXPECT_EQ(ErrorOf(R"({"a": 2, "a": 50, "b": 1})"), "class_weights: \"a\" appears twice");
   EXPECT_EQ(ErrorOf("{\"a\": -2}"),
             "class_weights: the weight of label \"a\" must be a positive number up to 1e+12 but is "
             "-2");
@@ -68,9 +69,15 @@ TEST(ClassWeightsTest, TextsThatAreNoWeights) {
   EXPECT_EQ(ErrorOf("a=1,"), "class_weights: \"\" is no LABEL=WEIGHT");
   EXPECT_EQ(ErrorOf("=1"), "class_weights: \"=1\" is no LABEL=WEIGHT");
   EXPECT_EQ(ErrorOf("a=1,a=2"), "class_weights: label \"a\" has two weights");
-  for (const std::string text : {"[1, 2]", "{\"a\": 1", "", "3"}) {
+  for (const auto& [text, error] : std::vector<std::pair<std::string, std::string>>{
+           {"[1, 2]", ": expected a JSON object of labels and their weights"},
+           {"3", ": expected a JSON object of labels and their weights"},
+           {"{\"a\": 1,\n\"b\" 2}", ":2:5: not valid JSON behind \"b\""},
+           {"{\"a\": 1", ":1:8: not valid JSON behind \"a\""},
+           {"", ":1:1: not valid JSON"},
+           {"{\"a\": 2, \"a\": 50, \"b\": 1}", ": \"a\" appears twice"}}) {
     const std::string path = File(text);
-    EXPECT_EQ(ErrorOf(path), path + ": expected a JSON object of labels and their weights");
+    EXPECT_EQ(ErrorOf(path), path + error);
   }
   EXPECT_NE(ErrorOf("missing/weights.json").find("missing/weights.json"), std::string::npos);
 }
