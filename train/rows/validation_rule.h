@@ -3,7 +3,7 @@
 // A row's place is a number from 0 to 1 that follows from its texts alone. It is the first 8 bytes
 // of their SHA-256, big-endian, divided by 2^64. For a pair of texts it is the SHA-256 of the
 // first, a zero byte and the second. A row validates if its place is below the share. So rows stay
-// where they are when other rows come or go, and equal texts stay together.
+// where they are when other rows come or go, and equal texts of one label stay together.
 //
 // Classes are then looked at one by one. If a class has no row that validates, its rows with the
 // lowest place do. If all of its rows validate, those with the highest place train. A class whose

@@ -100,6 +100,17 @@ TEST(ValidationRuleTest, PairsCountAsAWhole) {
   EXPECT_NE(Validating(pairs, table, kTwo), Validating(RuleOf(0.2, table), table));
 }
 
+// The places of d, b and a are 0.10, 0.24 and 0.79. A share of 0.01 moves the lowest of each class,
+// and one of 0.5 moves the highest of y. So b is on both sides, but not with one label.
+TEST(ValidationRuleTest, EqualTextsOfOneLabelStayTogether) {
+  const TextTable table = ParseTextTable("t.csv", "text,label\nb,x\na,x\nb,x\nb,y\nd,y\nb,y\n");
+  for (const double share : {0.01, 0.5}) {
+    EXPECT_EQ(RuleOf(share, table).Validates(table, kOne, "label"),
+              (std::vector<bool>{true, false, true, false, true, false}))
+        << share;
+  }
+}
+
 TEST(ValidationRuleTest, ASmallClassIsOnBothSides) {
   for (const double share : {0.0001, 0.9999}) {
     const TextTable table =
