@@ -33,6 +33,16 @@ Strings Matches(const std::string& pattern, const std::string& option) {
   return paths;
 }
 
+// Returns the comma behind the first of several names. The longest path that is there is one name,
+// because it may have commas of its own. Returns npos if there is no comma.
+size_t FindSeparator(const std::string& names) {
+  for (size_t end = names.rfind(','); end != std::string::npos && end > 0;
+       end = names.rfind(',', end - 1)) {
+    if (Exists(names.substr(0, end))) return end;
+  }
+  return names.find(',');
+}
+
 void AddFiles(const std::string& name, const std::string& option, Strings& files) {
   if (name.empty()) {
     throw InvalidArgument(option + " has an empty name of a file",
@@ -40,7 +50,7 @@ void AddFiles(const std::string& name, const std::string& option, Strings& files
   }
   if (Exists(name)) {
     files.push_back(name);
-  } else if (const size_t comma = name.find(','); comma != std::string::npos) {
+  } else if (const size_t comma = FindSeparator(name); comma != std::string::npos) {
     AddFiles(name.substr(0, comma), option, files);
     AddFiles(name.substr(comma + 1), option, files);
   } else if (name.find_first_of("*?[") != std::string::npos) {

@@ -12,7 +12,8 @@ namespace lathe {
 // Returns the files that an option names, in this order. `option` is its name for errors. Each name
 // may be a path, a pattern of the shell such as data/*.csv, or several of them with commas between
 // them. The matches of a pattern are sorted by their bytes. A file of just this name is that file,
-// whatever is in its name. Throws for a pattern without a match, and for an empty name.
+// whatever is in its name, and so is one before a comma: the longest such name counts. Throws for a
+// pattern without a match, and for an empty name.
 std::vector<std::string> DataFiles(const std::vector<std::string>& names,
                                    const std::string& option);
 

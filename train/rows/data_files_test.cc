@@ -54,6 +54,10 @@ TEST_F(DataFilesTest, NamesListsAndPatterns) {
   EXPECT_EQ(files({Path("b.csv"), Path("a2.csv")}), (Strings{"b.csv", "a2.csv"}));
   EXPECT_EQ(files({Path("b.csv") + "," + Path("a2.csv")}), (Strings{"b.csv", "a2.csv"}));
   EXPECT_EQ(files({Path("c,d.csv")}), Strings{"c,d.csv"});
+  EXPECT_EQ(files({Path("c,d.csv") + "," + Path("b.csv")}), (Strings{"c,d.csv", "b.csv"}));
+  EXPECT_EQ(files({Path("b.csv") + "," + Path("c,d.csv") + "," + Path("a?.csv")}),
+            (Strings{"b.csv", "c,d.csv", "a2.csv"}));
+  EXPECT_EQ(files({Path("c,x.csv")}), (Strings{"c", "x.csv"}));  // neither is there
   EXPECT_EQ(files({Path("e[1].csv")}), Strings{"e[1].csv"});
   EXPECT_EQ(files({Path("b.csv"), Path("b.csv")}), (Strings{"b.csv", "b.csv"}));
   EXPECT_EQ(files({Path("*.csv")}),
