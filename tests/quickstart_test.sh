@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs tools/quickstart.sh beside programs that only write down how they were called, and checks what becomes of
-# --model.
+# Runs tools/quickstart.sh beside programs that only write down how they were called, and checks how it trains and what
+# becomes of --model.
 set -euo pipefail
 
 script=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/../tools/quickstart.sh")
@@ -50,6 +50,16 @@ check() {
 }
 
 check 0 "finetune --config_name $tree/out/data/model"
+check 0 "--learning_rate 7e-4 --label_smoothing_factor 0.1 "
+check 0 "--num_train_epochs 4 "
+check 0 "--num_train_epochs 2.5 " --epochs 2.5
+check 0 "Curves of its training and its errors are in $tree/out/model/report.html."
+check 0 "--num_train_epochs 3 " --model folder
+check 0 "--learning_rate 5e-5 " --model folder
+if grep -q label_smoothing "$tree/calls"; then
+  echo "FAILED: smooths the labels of a pretrained model"
+  failed=1
+fi
 check 0 "finetune --model_name_or_path $tree/caller/folder --ignore" --model folder
 check 0 "lathe download owner/name-1.0" --model owner/name-1.0
 check 0 "finetune --model_name_or_path /cache/owner/name-1.0 --ignore" --model owner/name-1.0
