@@ -106,7 +106,8 @@ void AddPredictFlags(FlagTable& flags, PredictOptions& o) {
   flags
       .Add("output", &o.output,
            "with --file, write its rows with predictions to this file, in the same format, and "
-           "print nothing; several files become one")
+           "print nothing; several files become one. Rows of compressed files (.gz, .zst) can't be "
+           "written again")
       .ValueName("FILE");
   flags.Add("pairs", &o.pairs, "each line or TEXT holds two texts with a tab between them");
   AddInferenceFlags(flags, &o);

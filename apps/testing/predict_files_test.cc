@@ -1,6 +1,7 @@
 // `lathe predict` with files, and with several labels at once.
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -158,6 +159,11 @@ TEST_F(PredictFilesTest, MistakesInSeveralFilesAreReported) {
               "c.tsv: --output needs files of one format, and that of " + a + " is another", 2);
   ExpectError(Predict({"--file", Path("a.csv.gz"), "--output", Path("x.csv")}),
               "a.csv.gz: rows can't be given back in this format", 2);
+  const std::string help =
+      std::regex_replace(RunProgram("lathe", {"predict", "--help"}).out, std::regex("\\s+"), " ");
+  EXPECT_NE(help.find("Rows of compressed files (.gz, .zst) can't be written again"),
+            std::string::npos)
+      << help;
   ExpectError(Predict({"--file", a, columns, "3"}), a + ": there is no column 3; it has 2");
   ExpectError(Predict({"--file", a, columns, "1,sentence"}),
               "--text_columns names \"sentence\" twice, by its name and by its number");
