@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -202,6 +203,24 @@ TEST_F(PyTorchFileTest, RefusesBombs) {
   EXPECT_EQ(refusal("X\xff\xff\xff\x7fx"), "its pickle is cut off");
   // A list that holds itself is no danger, since nothing walks it.
   EXPECT_EQ(refusal("]q\x01h\x01" + std::string("a")), "holds no state dict");
+}
+
+// A file of a megabyte must not take minutes: the time grows with the file's size, not its square.
+TEST_F(PyTorchFileTest, ManyItemsThatAreAppendedAloneTakeNoTime) {
+  constexpr int kItems = 400'000;
+  const auto repeat = [](const std::string& part) {
+    std::string all;
+    for (int i = 0; i < kItems; ++i) all += part;
+    return all;
+  };
+  const std::string none = "Nq\x01", get = "h\x01";                  // None is the memo's number 1
+  for (const std::string& value : {none + "0]" + repeat(get + "a"),  // one by one
+                                   none + "0]" + repeat("(" + get + "e"),     // in runs of one
+                                   none + "0}" + repeat(get + get + "s")}) {  // in a dict
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(Refusal(ZipForm(Pickle(value), {{"0", kFloats}})), "");
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  }
 }
 
 TEST_F(PyTorchFileTest, RefusesTensorsOutsideOfTheirStorage) {

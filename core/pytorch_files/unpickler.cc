@@ -270,7 +270,7 @@ void Unpickler::Append(Value& container, const Value& value) {
 void Unpickler::AppendFrom(size_t begin, Value& container, Kind kind) {
   if (begin > stack_.size()) throw Broken("lacks a value");
   if (kind == Kind::kDict && (stack_.size() - begin) % 2 != 0) throw Broken("has a key alone");
-  container.items.reserve(container.items.size() + stack_.size() - begin);
+  // Without reserve: it would copy all items for each one that is appended alone.
   for (size_t i = begin; i < stack_.size(); ++i) Append(container, *stack_[i]);
   stack_.resize(begin);
 }

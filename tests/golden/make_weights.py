@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import zipfile
+import zlib
 from collections import OrderedDict
 from pathlib import Path
 
@@ -231,6 +232,11 @@ def save_fuzz_corpus(folder):
     torch.serialization.set_crc32_options(True)
     save_old(state, folder / "ok_old")
     save_old(dict(weight=matrix, code=Code()), folder / "bad_function_old")
+    appends = b"\x80\x02Nq\x010]" + 1000 * b"h\x01a" + b"."  # items that are appended one by one
+    with zipfile.ZipFile(folder / "bad_many_appends", "w") as bad:
+        bad.writestr(zipfile.ZipInfo("model/data.pkl"), appends)
+    without_sums = (folder / "bad_many_appends").read_bytes().replace(zlib.crc32(appends).to_bytes(4, "little"), bytes(4))
+    (folder / "bad_many_appends").write_bytes(without_sums)
     (folder / "bad_lfs").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
 
 
