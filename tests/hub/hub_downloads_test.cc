@@ -97,6 +97,21 @@ TEST_F(HubTest, WaitsAsLongAsTheServerAsksFor) {
       std::string::npos);
 }
 
+TEST_F(HubTest, WaitsNoLongerThanAMinute) {
+  HubSettings settings = Settings();
+  EXPECT_EQ(settings.longest_asked_delay, 60);
+  settings.longest_asked_delay = 0.2;
+  for (const char* header : {"RateLimit: \"api\";r=0;t=3600", "Retry-After: 3600"}) {
+    fs::remove_all(root_ + "/hub");
+    hub_.Fail({.path = "config.json", .status = 429, .headers = {header}});
+    const auto start = std::chrono::steady_clock::now();
+    FetchCheckpoint(kModel, {.config = true}, settings);
+    const auto time = std::chrono::steady_clock::now() - start;
+    EXPECT_GE(time, std::chrono::milliseconds(200)) << header;
+    EXPECT_LT(time, std::chrono::seconds(20)) << header;
+  }
+}
+
 TEST_F(HubTest, GoesOnAfterStalls) {
   cdn_.Fail({.path = "/stored/", .kind = HubFault::kStall, .at = 40'000});
   EXPECT_EQ(Weights(Fetch()), weights_);
