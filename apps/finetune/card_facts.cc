@@ -4,6 +4,7 @@
 #include <string>
 #include <system_error>
 
+#include "lathe/core/hub/hub_names.h"
 #include "lathe/train/rows/data_split.h"
 #include "lathe/train/support/hyperparameters.h"
 
@@ -26,9 +27,8 @@ ModelCardFacts CardFactsOf(const FinetuneArguments& options, const Accelerator& 
   ModelCardFacts facts;
   facts.base_model = options.model_name_or_path;
   // A folder goes before a name on the Hub. Its path is nobody's business but its owner's.
-  std::error_code code;
-  facts.base_is_local = fs::exists(facts.base_model, code);
-  if (facts.base_is_local)
+  facts.base_is_local = IsLocalPath(facts.base_model);
+  if (std::error_code code; facts.base_is_local)
     facts.base_model = FileName(fs::weakly_canonical(facts.base_model, code));
   facts.training_data = NameOfData(TrainingSplit(options));
   facts.evaluation_data = NameOfData(ValidationSplit(options));

@@ -104,6 +104,24 @@ TEST_F(HubCliTest, ReadsTheColumnsOfTheTrainingByName) {
   EXPECT_EQ(hub_.Count("HEAD", "owner/other/resolve/" + std::string(40, '1') + "/data_columns"), 1);
 }
 
+// A model's card names the model on the Hub, though a file has the same name here.
+TEST_F(HubCliTest, AFileOfTheSameNameIsNotTheModelOfTheCard) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  AddFolder("owner/trained", "out");
+  std::filesystem::create_directories("owner");
+  std::ofstream("owner/trained") << "no folder";
+  const RunResult run = Train({"--model_name_or_path", "owner/trained", "--config_name",
+                               "owner/trained", "--tokenizer_name", "owner/trained", "--output_dir",
+                               Path("again"), "--max_steps", "1"});
+  std::filesystem::remove_all("owner");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const std::string card = Read("again/README.md");
+  for (const char* part : {"\nbase_model: owner/trained\n", "\n- config_name: owner/trained\n",
+                           "\n- tokenizer_name: owner/trained\n",
+                           "[owner/trained](https://huggingface.co/owner/trained)"})
+    EXPECT_NE(card.find(part), std::string::npos) << part << " in " << card;
+}
+
 TEST_F(HubCliTest, RanksFetchOnce) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   AddFolder("owner/trained", "out");

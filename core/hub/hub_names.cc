@@ -3,6 +3,8 @@
 #include <absl/strings/ascii.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 namespace lathe {
 namespace {
@@ -26,6 +28,12 @@ bool IsModelName(const std::string& text) {
   const size_t slash = text.find('/');
   if (slash == std::string::npos) return IsNamePart(text);
   return IsNamePart(text.substr(0, slash)) && IsNamePart(text.substr(slash + 1));
+}
+
+bool IsLocalPath(const std::string& name_or_path) {
+  std::error_code code;
+  return IsModelName(name_or_path) ? std::filesystem::is_directory(name_or_path, code)
+                                   : std::filesystem::exists(name_or_path, code);
 }
 
 bool IsCommit(const std::string& text) {

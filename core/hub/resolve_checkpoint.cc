@@ -308,14 +308,8 @@ void CheckModelName(const std::string& model) {
 
 ResolvedCheckpoint ResolveCheckpoint(const std::string& name_or_path, const CheckpointParts& parts,
                                      const HubOptions& options) {
-  std::error_code code;
-  const bool is_name = IsModelName(name_or_path);
-  // A folder of that name goes before the Hub, but a file doesn't.
-  if (is_name ? std::filesystem::is_directory(name_or_path, code)
-              : std::filesystem::exists(name_or_path, code)) {
-    return {name_or_path, ""};
-  }
-  if (!is_name) {
+  if (IsLocalPath(name_or_path)) return {name_or_path, ""};
+  if (!IsModelName(name_or_path)) {
     throw NotFound(name_or_path + ": no such folder",
                    "give a folder's path, or the name of a model on the Hub as owner/name");
   }

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "lathe/core/hub/hub_names.h"
 #include "lathe/train/support/optimizer_arguments.h"
 
 namespace lathe {
@@ -58,7 +59,7 @@ Json ChangedModel(const Arguments& a) {
   const std::string& value = a.*kMember;
   std::error_code code;
   if (value.empty()) return nullptr;
-  return fs::exists(value, code) ? fs::weakly_canonical(value, code).filename().string() : value;
+  return IsLocalPath(value) ? fs::weakly_canonical(value, code).filename().string() : value;
 }
 
 Json ChangedWeights(const Arguments& a) {
