@@ -42,8 +42,10 @@ DownloadOptions ParseDownloadOptions(const std::vector<std::string>& args) {
   FlagTable flags(kDownloadUsage);
   flags.Group("Options");
   flags
-      .Add("include", &o.include,
-           "fetch all files that match one of these patterns instead, such as '*.json,onnx/*'")
+      .Add(
+          "include", &o.include,
+          "fetch all files that match one of these patterns instead, such as '*.json,onnx/*'; NAME "
+          "stands before it")
       .ValueName("PATTERNS");
   AddHubFlags(flags, &o.hub, "revision");
   flags.Add("help", &o.help, "show this text");
@@ -51,7 +53,10 @@ DownloadOptions ParseDownloadOptions(const std::vector<std::string>& args) {
   o.names = flags.Parse(args);
   if (o.help) return o;
   if (o.names.empty()) {
-    throw InvalidArgument("NAME is missing", "usage: lathe download NAME... [options]");
+    // --include takes all words that follow it.
+    throw InvalidArgument("NAME is missing", o.include.empty()
+                                                 ? "usage: lathe download NAME... [options]"
+                                                 : "NAME stands before --include");
   }
   return o;
 }

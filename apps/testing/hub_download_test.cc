@@ -30,6 +30,9 @@ TEST_F(HubCliTest, DownloadsListsAndDeletes) {
   const std::string commit(40, '1');
   EXPECT_EQ(download.out, Path("hf/hub/models--owner--trained/snapshots/" + commit + "\n"));
   EXPECT_EQ(RunProgram("lathe", {"download", "owner/fresh", "--include", "vocab.*"}).exit_code, 0);
+  ExpectError(RunProgram("lathe", {"download", "--include", "*.json", "owner/fresh"}),
+              "NAME is missing\nhint: NAME stands before --include\n", 2);
+  ExpectError(RunProgram("lathe", {"download"}), "NAME is missing\nhint: usage: ", 2);
   const RunResult list = RunProgram("lathe", {"cache"});
   EXPECT_NE(list.out.find("owner/fresh  "), std::string::npos) << list.out;
   EXPECT_NE(list.out.find("  " + commit + "  "), std::string::npos) << list.out;
