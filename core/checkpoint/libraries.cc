@@ -44,7 +44,6 @@ void FindForForeignFiles(const Library& library, Hdf5Library& h) {
   library.Find("H5Dget_create_plist", h.Dget_create_plist);
   library.Find("H5Dget_offset", h.Dget_offset);
   library.Find("H5FDregister", h.FDregister);
-  library.Find("H5Fget_create_plist", h.Fget_create_plist);
   library.Find("H5Iget_type", h.Iget_type);
   library.Find("H5Lget_info", h.Lget_info);
   library.Find("H5Oclose", h.Oclose);
@@ -54,7 +53,6 @@ void FindForForeignFiles(const Library& library, Hdf5Library& h) {
   library.Find("H5Pget_filter2", h.Pget_filter2);
   library.Find("H5Pget_layout", h.Pget_layout);
   library.Find("H5Pget_nfilters", h.Pget_nfilters);
-  library.Find("H5Pget_userblock", h.Pget_userblock);
   library.Find("H5Pset_driver", h.Pset_driver);
   library.Find("H5Sselect_hyperslab", h.Sselect_hyperslab);
   library.Find("H5Tget_ebias", h.Tget_ebias);

@@ -20,7 +20,6 @@ struct Hdf5Library {
   decltype(&::H5Fopen) Fopen;
   decltype(&::H5Fflush) Fflush;
   decltype(&::H5Fclose) Fclose;
-  decltype(&::H5Fget_create_plist) Fget_create_plist;
   decltype(&::H5Gopen2) Gopen2;
   decltype(&::H5Gclose) Gclose;
   decltype(&::H5Lexists) Lexists;
@@ -36,7 +35,6 @@ struct Hdf5Library {
   decltype(&::H5Pset_create_intermediate_group) Pset_create_intermediate_group;
   decltype(&::H5Pset_file_locking) Pset_file_locking;
   decltype(&::H5Pset_driver) Pset_driver;
-  decltype(&::H5Pget_userblock) Pget_userblock;
   decltype(&::H5Pget_layout) Pget_layout;
   decltype(&::H5Pget_external_count) Pget_external_count;
   decltype(&::H5Pget_nfilters) Pget_nfilters;

@@ -164,8 +164,7 @@ bool IsPlain(hid_t dataset, const std::string& name) {
 // Reads arrays and copies those that can't be used where they are.
 class Arrays {
  public:
-  Arrays(std::string_view bytes, int copies, bool has_userblock)
-      : bytes_(bytes), copies_(copies), has_userblock_(has_userblock) {}
+  Arrays(std::string_view bytes, int copies) : bytes_(bytes), copies_(copies) {}
 
   void Add(hid_t dataset, const std::string& name, bool has_model) {
     const Handle space(Hdf5().Dget_space(dataset), Hdf5().Sclose);
@@ -186,7 +185,7 @@ class Arrays {
       }
     }
     const bool is_plain = IsPlain(dataset, name);
-    const haddr_t offset = is_plain && !has_userblock_ ? Hdf5().Dget_offset(dataset) : HADDR_UNDEF;
+    const haddr_t offset = is_plain ? Hdf5().Dget_offset(dataset) : HADDR_UNDEF;
     if (offset == HADDR_UNDEF) {
       Copy(dataset, type.get(), array, elements * item);
     } else {
@@ -239,17 +238,9 @@ class Arrays {
 
   std::string_view bytes_;
   int copies_;
-  bool has_userblock_;
   uint64_t written_ = 0;
   std::vector<Hdf5Array> arrays_;
 };
-
-bool HasUserblock(hid_t file) {
-  const Handle options(Hdf5().Fget_create_plist(file), Hdf5().Pclose);
-  hsize_t size = 0;
-  Checked(Hdf5().Pget_userblock(options.get(), &size), "HDF5 can't read it");
-  return size != 0;
-}
 
 }  // namespace
 
@@ -261,7 +252,7 @@ std::vector<Hdf5Array> FindHdf5Arrays(std::string_view bytes, int copies) {
   constexpr unsigned kReadOnly = 0;  // H5F_ACC_RDONLY, whose macro calls a function
   // HDF5 asks for the current folder unless the name is that of a file in the root.
   const Handle file(Hdf5().Fopen("/file", kReadOnly, access.get()), Hdf5().Fclose);
-  Arrays arrays(bytes, copies, HasUserblock(file.get()));
+  Arrays arrays(bytes, copies);
   const Handle root(Hdf5().Gopen2(file.get(), "/", H5P_DEFAULT), Hdf5().Gclose);
   for (const std::string& layer : NamesOf(root.get(), "layer_names")) {
     const Handle object = Open(root.get(), layer);

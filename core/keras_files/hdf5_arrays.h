@@ -19,9 +19,9 @@ struct Hdf5Array {
   uint64_t offset = 0;     // of the elements, which follow each other
 };
 
-// Returns the arrays in the file with these bytes. Elements that are compressed or in pieces are
-// written to the descriptor `copies`. Follows no links to other files and loads no plugins. Throws
-// DataLoss, without the file's name.
+// Returns the arrays in the file with these bytes, which begin with HDF5's signature: no userblock
+// lies before it. Elements that are compressed or in pieces are written to the descriptor `copies`.
+// Follows no links to other files and loads no plugins. Throws DataLoss, without the file's name.
 std::vector<Hdf5Array> FindHdf5Arrays(std::string_view bytes, int copies);
 
 // Returns the arrays as bytes, and the arrays of such bytes. The latter throws DataLoss.
