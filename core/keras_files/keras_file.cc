@@ -150,7 +150,7 @@ StoredArrays ReadKerasShards(const std::string& index) {
   StoredArrays arrays;
   for (const std::string& shard : shards) {
     const std::string file = ShardPath(index, shard);
-    CheckShardExists(index, file);
+    CheckShardIsThere(index, file);
     for (const auto& [name, array] : ReadKerasFile(file)) {
       const auto [at, is_new] = arrays.emplace(name, array);
       if (!is_new) {

@@ -159,6 +159,9 @@ TEST_F(KerasFileTest, RefusesShardsThatAreMissingOrAlike) {
   EXPECT_EQ(refusal(R"({"x":"a.h5"})"), "");
   EXPECT_NE(refusal(R"({"x":"a.h5","y":"b.h5"})").find("is also in"), std::string::npos);
   EXPECT_NE(refusal(R"({"x":"c.h5"})").find("c.h5: the file is missing"), std::string::npos);
+  std::ofstream(dir_ / "d.h5") << "version https://git-lfs.github.com/spec/v1\n";
+  EXPECT_NE(refusal(R"({"x":"d.h5"})").find("d.h5: is only a pointer of Git LFS"),
+            std::string::npos);
   EXPECT_NE(refusal(R"({"x":"../a.h5"})").find("must be the name of a .h5 file beside it"),
             std::string::npos);
 }

@@ -211,10 +211,6 @@ StoredArrays ReadPyTorchFile(const std::string& file) {
   const std::string_view bytes = memory->bytes();
   if (IsZipArchive(bytes)) return ReadZip(memory, file);
   if (bytes.starts_with(kOldMagic)) return ReadOld(memory, file);
-  if (bytes.starts_with("version https://git-lfs")) {
-    throw InvalidArgument(file + ": is only a pointer of Git LFS to the weights",
-                          "get the weights by `git lfs pull`");
-  }
   throw BrokenWeights(file, "was not written by torch.save, or is damaged");
 }
 

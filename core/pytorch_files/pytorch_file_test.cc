@@ -285,8 +285,6 @@ TEST_F(PyTorchFileTest, RefusesDamagedZipFiles) {
 TEST_F(PyTorchFileTest, RefusesOtherFiles) {
   EXPECT_EQ(Refusal(""), "was not written by torch.save, or is damaged");
   EXPECT_EQ(Refusal("<html>"), "was not written by torch.save, or is damaged");
-  EXPECT_EQ(Refusal("version https://git-lfs.github.com/spec/v1\n"),
-            "is only a pointer of Git LFS to the weights");
   EXPECT_EQ(Refusal(OldForm(kSome, {{"0", kFloats}}, {6}) + "x"),
             "1 bytes follow the last storage");
   EXPECT_EQ(Refusal(OldForm(kSome, {{"0", kFloats}}, {60})),
@@ -315,6 +313,9 @@ TEST_F(PyTorchFileTest, ShardsByTheirIndex) {
   EXPECT_NE(refusal(R"({"weight":"c.bin"})").find("c.bin: the file is missing"), std::string::npos);
   EXPECT_NE(refusal(R"({"other":"a.bin"})").find("tensor \"other\": the file lacks it"),
             std::string::npos);
+  std::ofstream(dir_ / "d.bin") << "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+  EXPECT_EQ(refusal(R"({"weight":"d.bin"})"),
+            (dir_ / "d.bin").string() + ": is only a pointer of Git LFS to the weights");
   for (const char* name : {"../a.bin", "/a.bin", "a.safetensors"}) {
     EXPECT_NE(refusal(R"({"weight":")" + std::string(name) + "\"}")
                   .find("must be the name of a .bin file beside it"),

@@ -5,6 +5,7 @@
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
+#include "lathe/core/weight_files/git_lfs.h"
 
 namespace lathe {
 namespace {
@@ -49,11 +50,12 @@ std::string ShardPath(const std::string& index, const std::string& shard) {
   return (std::filesystem::path(index).parent_path() / shard).string();
 }
 
-void CheckShardExists(const std::string& index, const std::string& file) {
+void CheckShardIsThere(const std::string& index, const std::string& file) {
   if (!std::filesystem::exists(file)) {
     throw NotFound(file + ": the file is missing, though " + index + " lists it",
                    "download or copy all shards of the checkpoint");
   }
+  CheckIsNoLfsPointer(file);
 }
 
 }  // namespace lathe

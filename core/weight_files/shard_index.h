@@ -18,7 +18,8 @@ std::map<std::string, std::string> ReadShardIndex(const std::string& index,
 
 // Opens each shard of the index once, by `open`, which returns the file's tensors by name. Returns
 // all tensors. If several shards have a tensor, it returns the one that the index names. Throws
-// NotFound for a shard that is missing, BrokenWeights for a tensor that is missing or comes twice.
+// NotFound for a shard that is missing, InvalidArgument for a pointer of Git LFS, and BrokenWeights
+// for a tensor that is missing or comes twice.
 template <typename Entry>
 std::map<std::string, Entry> ReadShards(
     const std::string& index, const std::string& ending,
@@ -27,8 +28,8 @@ std::map<std::string, Entry> ReadShards(
 // --- of ReadShards ---
 
 std::string ShardPath(const std::string& index, const std::string& shard);
-// Throws NotFound if the shard isn't there.
-void CheckShardExists(const std::string& index, const std::string& file);
+// Throws NotFound if the shard isn't there, InvalidArgument if it is only a pointer of Git LFS.
+void CheckShardIsThere(const std::string& index, const std::string& file);
 
 template <typename Entry>
 std::map<std::string, Entry> ReadShards(
@@ -39,7 +40,7 @@ std::map<std::string, Entry> ReadShards(
   std::map<std::string, std::string> files;  // of the shards
   for (const auto& [name, shard] : shard_of) files.emplace(shard, ShardPath(index, shard));
   for (const auto& [shard, file] : files) {
-    CheckShardExists(index, file);
+    CheckShardIsThere(index, file);
     for (auto& [name, entry] : open(file)) {
       const auto listed = shard_of.find(name);
       if (listed != shard_of.end() && listed->second != shard) continue;

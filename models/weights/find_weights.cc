@@ -8,6 +8,7 @@
 #include "lathe/core/keras_files/keras_file.h"
 #include "lathe/core/pytorch_files/pytorch_file.h"
 #include "lathe/core/safetensors/safetensors.h"
+#include "lathe/core/weight_files/git_lfs.h"
 
 namespace lathe {
 namespace {
@@ -55,7 +56,10 @@ StoredArrays FindWeights(const std::string& dir) {
   for (const WeightFile& file : kFiles) {
     const fs::path path = fs::path(dir) / file.name;
     std::error_code code;
-    if (fs::exists(path, code)) return file.read(path);
+    if (fs::exists(path, code)) {
+      CheckIsNoLfsPointer(path);
+      return file.read(path);
+    }
     if (broken_link.empty() && fs::is_symlink(path, code)) broken_link = path;
   }
   if (!broken_link.empty()) {

@@ -12,7 +12,8 @@ namespace lathe {
 //   pytorch_model.bin, pytorch_model.bin.index.json,
 //   tf_model.h5, tf_model.h5.index.json.
 // An index lists files that each hold a part of the tensors. Throws NotFound if there is none, and
-// says what the folder holds; else as the format's reader does.
+// says what the folder holds. Throws InvalidArgument if Git LFS has not fetched the file; else as
+// the format's reader does.
 StoredArrays FindWeights(const std::string& dir);
 
 }  // namespace lathe

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/nn/arena.h"
@@ -131,6 +132,35 @@ TEST_F(LoadWeightsTest, SurprisesAreReported) {
       "parameters that the checkpoint lacks and that get fresh values (1): bert.dense.bias\n"
       "tensors of the checkpoint that the model does not have (1): bert.dense.byas\n");
   EXPECT_EQ(ValuesOf(model, "bert.dense.bias"), (std::vector<float>{0, 0}));
+}
+
+TEST_F(LoadWeightsTest, PointersOfGitLfsAreNamed) {
+  const auto refusal = [&]() -> std::string {
+    Model model;
+    try {
+      LoadWeights(model, dir_, kNames);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.hint(), "get the weights by `git lfs pull`");
+      return error.message();
+    }
+    return "";
+  };
+  const std::string text =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') +
+      "\nsize 437951328\n";
+  const std::string message = ": is only a pointer of Git LFS to the weights";
+  for (const std::string name :
+       {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+        "pytorch_model.bin.index.json", "tf_model.h5", "tf_model.h5.index.json"}) {
+    const std::string file = dir_ + "/" + name;
+    std::ofstream(file) << text;
+    EXPECT_EQ(refusal(), file + message);
+    fs::remove(file);
+  }
+  std::ofstream(dir_ + "/model.safetensors.index.json")
+      << R"({"weight_map":{"bert.dense.bias":"a.safetensors"}})";
+  std::ofstream(dir_ + "/a.safetensors") << text;
+  EXPECT_EQ(refusal(), dir_ + "/a.safetensors" + message);
 }
 
 TEST_F(LoadWeightsTest, OtherNumberOfLabels) {
