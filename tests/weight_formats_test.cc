@@ -62,8 +62,8 @@ std::vector<std::string> FormatsOf(const std::string& family) {
   // TensorFlow's classifier of MPNet has a pooler that PyTorch's lacks.
   if (family != "modernbert" && family != "mpnet") add({"tensorflow"});
   if (family == "bert") {
-    add({"bf16", "f64", "strange", "strange-old", "shards-old", "h5-packed", "lightning", "loop",
-         "data-parallel"});
+    add({"bf16", "f64", "strange", "strange-old", "shards-old", "h5-packed", "h5-einsum",
+         "lightning", "loop", "data-parallel"});
   }
   return formats;
 }

@@ -45,7 +45,7 @@ TEST_F(CliWeightsTest, FoldersWithoutSafetensors) {
   const RunResult expected = Predict(MakeModel("safetensors"));
   ASSERT_EQ(expected.exit_code, 0) << expected.err;
   EXPECT_NE(expected.out, "");
-  for (const char* format : {"zip", "old", "shards", "h5", "h5-shards"}) {
+  for (const char* format : {"zip", "old", "shards", "h5", "h5-shards", "h5-einsum"}) {
     const RunResult run = Predict(MakeModel(format));
     EXPECT_EQ(run.exit_code, 0) << run.err;
     EXPECT_EQ(run.out, expected.out) << format;

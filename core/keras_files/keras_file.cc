@@ -92,6 +92,28 @@ std::vector<Hdf5Array> FindConfined(const MappedFile& memory, const MemoryFile& 
   }
 }
 
+// Returns the array in the shape that PyTorch's model has, where only that tells it. Early versions
+// of Transformers 4 gave heads a dimension of their own: attention's kernels were
+// [in, heads, columns] or [heads, columns, out]. ArrayOf has made [columns, heads, in] or
+// [out, columns, heads] of them.
+StoredArray FitToModel(const StoredArray& array, const Shape& wanted) {
+  StoredArray fitted = array;
+  if (NumElements(array.shape) != NumElements(wanted)) return fitted;
+  if (array.shape.size() == 3 && wanted.size() == 2 && !array.strides.empty()) {
+    const int64_t last = array.shape[0], middle = array.shape[1], first = array.shape[2];
+    if (wanted == Shape{middle * last, first}) {
+      fitted.shape = wanted;
+      fitted.strides = {1, middle * last};
+    } else if (wanted == Shape{last, first * middle}) {
+      fitted.shape = wanted;
+      fitted.strides = {1, last};
+    }
+  } else if (array.strides.empty() && array.shape.size() == 2 && wanted.size() == 1) {
+    fitted.shape = wanted;  // a bias of heads
+  }
+  return fitted;
+}
+
 // Returns the array as PyTorch has it. Checks all that the child says.
 StoredArray ArrayOf(const Hdf5Array& found, bool is_kernel,
                     const std::shared_ptr<const MappedFile>& memory, const std::string& file) {
@@ -109,7 +131,8 @@ StoredArray ArrayOf(const Hdf5Array& found, bool is_kernel,
                        .shape = shape,
                        .file = file,
                        .data = memory->data() + found.offset,
-                       .memory = memory};
+                       .memory = memory,
+                       .fit = FitToModel};
   if (is_kernel) {
     const std::vector<int64_t> strides = RowMajorStrides(shape);
     for (int i = 0; i < rank; ++i) {

@@ -119,6 +119,32 @@ TEST_F(KerasFileTest, HasTheTensorsOfPyTorch) {
   }
 }
 
+// Early versions of Transformers 4 wrote attention's kernels and biases with a dimension of heads.
+TEST_F(KerasFileTest, HeadsOfTheirOwnFitTheModel) {
+  const SafetensorsReader expected(kBert / "safetensors/model.safetensors");
+  const StoredArrays arrays = ReadKerasFile(kBert / "h5-einsum/tf_model.h5");
+  EXPECT_EQ(arrays.size(), expected.entries().size());
+  const std::string layer = "bert.encoder.layer.0.attention.";
+  EXPECT_EQ(arrays.at(layer + "self.query.weight").shape, (Shape{4, 2, 8}));
+  EXPECT_EQ(arrays.at(layer + "self.query.bias").shape, (Shape{2, 4}));
+  EXPECT_EQ(arrays.at(layer + "output.dense.weight").shape, (Shape{8, 4, 2}));
+  for (const auto& [name, array] : arrays) {
+    const StoredArray fitted = array.fit(array, expected.entries().at(name).shape);
+    Tensor tensor = Tensor::Empty(expected.entries().at(name).shape);
+    ReadStoredArray(name, fitted, tensor);
+    EXPECT_EQ(tensor.ToVector<float>(), expected.Read(name).ToVector<float>()) << name;
+  }
+  // Nothing else is made to fit.
+  const auto fitted = [&](const std::string& name, const Shape& wanted) {
+    return arrays.at(name).fit(arrays.at(name), wanted).shape;
+  };
+  EXPECT_EQ(fitted(layer + "self.query.weight", {16, 4}), (Shape{4, 2, 8}));
+  EXPECT_EQ(fitted(layer + "self.query.weight", {64}), (Shape{4, 2, 8}));
+  EXPECT_EQ(fitted(layer + "self.query.bias", {9}), (Shape{2, 4}));
+  EXPECT_EQ(fitted("bert.pooler.dense.weight", {64}), (Shape{8, 8}));
+  EXPECT_EQ(fitted("bert.pooler.dense.bias", {2, 4}), (Shape{8}));
+}
+
 TEST_F(KerasFileTest, RefusesOtherFiles) {
   EXPECT_EQ(Refusal(""), "is no HDF5 file");
   EXPECT_EQ(Refusal("<html>"), "is no HDF5 file");

@@ -25,6 +25,9 @@ struct StoredArray {
   // row-major order, without gaps.
   std::vector<int64_t> strides = {};
   std::shared_ptr<const MappedFile> memory = {};  // what `data` points into
+  // Returns the array in the shape that a model's parameter has, or as it is if it has no such
+  // form. Null: the file's tensors have the model's shapes.
+  StoredArray (*fit)(const StoredArray& array, const Shape& wanted) = nullptr;
 };
 
 using StoredArrays = std::map<std::string, StoredArray>;  // by the tensors' names

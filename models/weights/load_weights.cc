@@ -201,10 +201,17 @@ void CheckIsFloating(const std::string& name, const StoredArray& array) {
       "or bfloat16");
 }
 
+// A parameter that the file has.
+struct FoundParameter {
+  const Parameter* parameter;
+  std::string file_name;
+  StoredArray array;  // in the parameter's shape
+};
+
 // What a load does to the module's parameters.
 struct LoadPlan {
-  std::vector<std::pair<const Parameter*, std::string>> to_read;  // with the name in the file
-  std::vector<const Parameter*> to_fill;                          // with fresh values
+  std::vector<FoundParameter> to_read;
+  std::vector<const Parameter*> to_fill;  // with fresh values
   LoadReport report;
 };
 
@@ -228,8 +235,9 @@ LoadPlan PlanLoad(const StoredArrays& arrays, const std::vector<Parameter>& para
       plan.to_fill.push_back(&parameter);
       continue;
     }
-    const StoredArray& array = arrays.at(found->second);
+    StoredArray array = arrays.at(found->second);
     CheckIsFloating(found->second, array);
+    if (array.fit != nullptr) array = array.fit(array, parameter.tensor.shape());
     if (array.shape != parameter.tensor.shape()) {
       const std::string what = parameter.name + ": file has " + ToString(array.shape) + ", model " +
                                ToString(parameter.tensor.shape());
@@ -243,7 +251,7 @@ LoadPlan PlanLoad(const StoredArrays& arrays, const std::vector<Parameter>& para
       plan.to_fill.push_back(&parameter);
     } else {
       report.loaded.push_back(parameter.name);
-      plan.to_read.emplace_back(&parameter, found->second);
+      plan.to_read.push_back({&parameter, found->second, std::move(array)});
     }
     file_names.erase(found);
   }
@@ -300,9 +308,9 @@ LoadReport LoadWeights(Module& module, const std::string& dir, const CheckpointN
   }
 
   ParameterArena::FindOrCreate(parameters);  // gives the parameters their memory
-  for (const auto& [parameter, file_name] : plan.to_read) {
+  for (const auto& [parameter, file_name, array] : plan.to_read) {
     Tensor tensor = parameter->tensor;
-    ReadStoredArray(file_name, arrays.at(file_name), tensor);
+    ReadStoredArray(file_name, array, tensor);
   }
   for (const Parameter* parameter : plan.to_fill) {
     Tensor tensor = parameter->tensor;

@@ -4,8 +4,8 @@
   python3 tests/golden/make_weights.py [FAMILY ...]       # needs torch, transformers, safetensors, h5py
 
 Every family has: safetensors; pytorch_model.bin as zip, in the old form, with float16, and in shards; and, if TensorFlow
-has the family, tf_model.h5 whole and in shards. BERT has more: bfloat16, float64, strides, old shards, packed HDF5, and
-checkpoints of training programs: Lightning's, a loop's, DataParallel's.
+has the family, tf_model.h5 whole and in shards. BERT has more: bfloat16, float64, strides, old shards, packed HDF5, HDF5
+as early versions of Transformers 4 wrote it, and checkpoints of training programs: Lightning's, a loop's, DataParallel's.
 weights/FAMILY holds config.json, expected.safetensors (token ids and Transformers' logits in float64), and a folder for
 each format. All weights are multiples of 1/64 below 2, which float16 and bfloat16 hold exactly, so each format has the
 same values. Transformers wrote tf_model.h5 until version 4, with TensorFlow. The files here have its layout and its names.
@@ -117,11 +117,22 @@ def tensorflow_weights(model):
         yield path + "/" + last + ":0", value
 
 
-def save_h5(model, file):
+def einsum_weights(model):
+    """The same as tensorflow_weights, but attention's weights have a dimension for heads: early versions of 4 had it."""
+    heads = model.config.num_attention_heads
+    for name, value in tensorflow_weights(model):
+        if "/attention/self/" in name:
+            value = value.reshape(*value.shape[:-1], heads, -1)
+        elif name.endswith("/attention/output/dense/kernel:0"):
+            value = value.reshape(heads, -1, value.shape[-1])
+        yield name, value
+
+
+def save_h5(model, file, named_weights=tensorflow_weights):
     """As Keras' save_weights."""
     names = "tf_" + model.config.model_type.replace("-", "_") + "_for_sequence_classification"
     layers = {"dropout_1": []}
-    for name, value in tensorflow_weights(model):
+    for name, value in named_weights(model):
         layers.setdefault(name.split("/")[0], []).append((f"{names}/{name}", value))
     with h5py.File(file, "w") as f:
         f.attrs["layer_names"] = np.array([name.encode() for name in layers])
@@ -274,6 +285,7 @@ def main(families):
                 torch.save({n: value.to(dtype) for n, value in state.items()}, sub(name) / "pytorch_model.bin")
             in_shards(state, sub("shards-old"), ".bin", save_old)
             save_h5_packed(model, sub("h5-packed") / "tf_model.h5")
+            save_h5(model, sub("h5-einsum") / "tf_model.h5", einsum_weights)
             save_training_checkpoints(state, sub)
         with torch.no_grad():
             ids = torch.tensor(IDS)
