@@ -59,8 +59,8 @@ std::vector<std::string> FormatsOf(const std::string& family) {
   };
   // TensorFlow never had ModernBERT.
   if (family != "modernbert") add({"h5", "h5-shards"});
-  // TensorFlow's classifier of MPNet has a pooler that PyTorch's lacks.
-  if (family != "modernbert" && family != "mpnet") add({"tensorflow"});
+  // TensorFlow's classifier of MPNet differs, and make_tensorflow_weights.py never wrote ConvBERT.
+  if (family != "modernbert" && family != "mpnet" && family != "convbert") add({"tensorflow"});
   if (family == "bert") {
     add({"bf16", "f64", "strange", "strange-old", "shards-old", "h5-packed", "h5-einsum",
          "lightning", "loop", "data-parallel"});

@@ -110,12 +110,15 @@ StoredArray FitToModel(const StoredArray& array, const Shape& wanted) {
     }
   } else if (array.strides.empty() && array.shape.size() == 2 && wanted.size() == 1) {
     fitted.shape = wanted;  // a bias of heads
+  } else if (array.strides.empty() && array.shape.size() == 1 && wanted.size() == 2 &&
+             wanted[1] == 1) {
+    fitted.shape = wanted;  // the bias of a SeparableConv1D, which ConvBERT has as a column
   }
   return fitted;
 }
 
 // Returns the array as PyTorch has it. Checks all that the child says.
-StoredArray ArrayOf(const Hdf5Array& found, bool is_kernel,
+StoredArray ArrayOf(const Hdf5Array& found, VariableKind kind,
                     const std::shared_ptr<const MappedFile>& memory, const std::string& file) {
   const int64_t item = SizeOfElement(found.dtype);
   const auto rank = static_cast<int>(found.dims.size());
@@ -133,10 +136,10 @@ StoredArray ArrayOf(const Hdf5Array& found, bool is_kernel,
                        .data = memory->data() + found.offset,
                        .memory = memory,
                        .fit = FitToModel};
-  if (is_kernel) {
+  if (kind != VariableKind::kPlain) {
     const std::vector<int64_t> strides = RowMajorStrides(shape);
     for (int i = 0; i < rank; ++i) {
-      const auto from = static_cast<size_t>(TorchOrder(rank, i));
+      const auto from = static_cast<size_t>(TorchOrder(kind, rank, i));
       array.shape[static_cast<size_t>(i)] = shape[from];
       array.strides.push_back(strides[from]);
     }
@@ -156,7 +159,7 @@ StoredArrays ReadKerasFile(const std::string& file) {
   StoredArrays arrays;
   for (const Hdf5Array& one : found) {
     const TorchName name = TorchNameOf(one.name, one.has_model);
-    const StoredArray array = ArrayOf(one, name.is_kernel, one.is_copied ? copied : memory, file);
+    const StoredArray array = ArrayOf(one, name.kind, one.is_copied ? copied : memory, file);
     // A layer lists again what it shares with an earlier one.
     const auto [at, is_new] = arrays.emplace(name.name, array);
     if (!is_new && (at->second.shape != array.shape || at->second.dtype != array.dtype)) {

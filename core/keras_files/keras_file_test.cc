@@ -46,8 +46,34 @@ TEST(TensorFlowNamesTest, AreThoseOfPyTorch) {
   EXPECT_EQ(name("final_logits_bias:0"), "final_logits_bias");
   EXPECT_EQ(name(""), "");
   EXPECT_EQ(TorchNameOf("bert/pooler/dense/kernel:0", false).name, "bert.pooler.dense.weight");
-  EXPECT_TRUE(TorchNameOf("bert/pooler/dense/kernel:0", false).is_kernel);
-  EXPECT_FALSE(TorchNameOf("bert/pooler/dense/bias:0", false).is_kernel);
+  const std::string attention = "tf_conv_bert_model/convbert/encoder/layer_._0/attention/self/";
+  EXPECT_EQ(name((attention + "key_conv_attn_layer/depthwise_kernel:0").c_str()),
+            "convbert.encoder.layer.0.attention.self.key_conv_attn_layer.depthwise.weight");
+  EXPECT_EQ(name((attention + "key_conv_attn_layer/pointwise_kernel:0").c_str()),
+            "convbert.encoder.layer.0.attention.self.key_conv_attn_layer.pointwise.weight");
+  EXPECT_EQ(name((attention + "key_conv_attn_layer/bias:0").c_str()),
+            "convbert.encoder.layer.0.attention.self.key_conv_attn_layer.bias");
+  const auto kind = [](const char* variable) { return TorchNameOf(variable, false).kind; };
+  EXPECT_EQ(kind("bert/pooler/dense/kernel:0"), VariableKind::kKernel);
+  EXPECT_EQ(kind("bert/pooler/dense/bias:0"), VariableKind::kPlain);
+  EXPECT_EQ(kind("x/depthwise_kernel:0"), VariableKind::kDepthwiseKernel);
+  EXPECT_EQ(kind("x/pointwise_kernel:0"), VariableKind::kKernel);
+}
+
+TEST(TensorFlowNamesTest, DimensionsComeInPyTorchsOrder) {
+  const auto order = [](VariableKind kind, int rank) {
+    std::vector<int> all;
+    for (int i = 0; i < rank; ++i) all.push_back(TorchOrder(kind, rank, i));
+    return all;
+  };
+  using Order = std::vector<int>;
+  EXPECT_EQ(order(VariableKind::kPlain, 2), (Order{0, 1}));
+  EXPECT_EQ(order(VariableKind::kKernel, 2), (Order{1, 0}));
+  EXPECT_EQ(order(VariableKind::kKernel, 3), (Order{2, 1, 0}));
+  EXPECT_EQ(order(VariableKind::kKernel, 4), (Order{3, 2, 0, 1}));
+  EXPECT_EQ(order(VariableKind::kKernel, 1), (Order{0}));
+  EXPECT_EQ(order(VariableKind::kDepthwiseKernel, 3), (Order{1, 2, 0}));
+  EXPECT_EQ(order(VariableKind::kDepthwiseKernel, 1), (Order{0}));
 }
 
 // Runs `body` in a confined child and returns what went wrong.
@@ -143,6 +169,7 @@ TEST_F(KerasFileTest, HeadsOfTheirOwnFitTheModel) {
   EXPECT_EQ(fitted(layer + "self.query.bias", {9}), (Shape{2, 4}));
   EXPECT_EQ(fitted("bert.pooler.dense.weight", {64}), (Shape{8, 8}));
   EXPECT_EQ(fitted("bert.pooler.dense.bias", {2, 4}), (Shape{8}));
+  EXPECT_EQ(fitted("bert.pooler.dense.bias", {8, 1}), (Shape{8, 1}));  // as in ConvBERT
 }
 
 TEST_F(KerasFileTest, RefusesOtherFiles) {

@@ -32,7 +32,13 @@ TorchName TorchNameOf(std::string_view variable, bool has_model) {
     if (at != std::string::npos) parts[i].erase(0, at + 3);
   }
   TorchName result;
-  result.is_kernel = parts.back() == "kernel";
+  // Layers such as SeparableConv1D have two kernels.
+  if (parts.back() == "depthwise_kernel" || parts.back() == "pointwise_kernel") {
+    result.kind = parts.back()[0] == 'd' ? VariableKind::kDepthwiseKernel : VariableKind::kKernel;
+    ReplaceAll(parts.back(), "_kernel", ".weight");
+  } else if (parts.back() == "kernel") {
+    result.kind = VariableKind::kKernel;
+  }
   if (parts.back() == "kernel" || parts.back() == "embeddings" || parts.back() == "gamma") {
     parts.back() = "weight";
   } else if (parts.back() == "beta") {
@@ -44,8 +50,10 @@ TorchName TorchNameOf(std::string_view variable, bool has_model) {
   return result;
 }
 
-int TorchOrder(int rank, int i) {
+int TorchOrder(VariableKind kind, int rank, int i) {
   constexpr int kOf4[] = {3, 2, 0, 1};
+  if (kind == VariableKind::kPlain) return i;
+  if (kind == VariableKind::kDepthwiseKernel) return (i + 1) % rank;
   if (rank == 4) return kOf4[i];
   return rank == 2 || rank == 3 ? rank - 1 - i : i;
 }

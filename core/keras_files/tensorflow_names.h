@@ -6,10 +6,17 @@
 
 namespace lathe {
 
-// A variable's name in PyTorch, and whether its dimensions come in another order there.
+// What a variable's dimensions are (TorchOrder).
+enum class VariableKind {
+  kPlain,            // in the same order as PyTorch's
+  kKernel,           // of a product or a convolution
+  kDepthwiseKernel,  // of a convolution of each column alone: [taps, columns, 1]
+};
+
+// A variable's name in PyTorch, and its kind.
 struct TorchName {
   std::string name;
-  bool is_kernel = false;  // see TorchOrder
+  VariableKind kind = VariableKind::kPlain;
 };
 
 // Returns the name in PyTorch: "bert.pooler.dense.weight" for
@@ -17,8 +24,8 @@ struct TorchName {
 // is that of the model's class, which PyTorch doesn't have.
 TorchName TorchNameOf(std::string_view variable, bool has_model);
 
-// Returns which of a kernel's dimensions in TensorFlow is dimension `i` of `rank` in PyTorch.
+// Returns which of a variable's dimensions in TensorFlow is dimension `i` of `rank` in PyTorch.
 // Products of matrices and convolutions have their output first in PyTorch, but last in TensorFlow.
-int TorchOrder(int rank, int i);
+int TorchOrder(VariableKind kind, int rank, int i);
 
 }  // namespace lathe

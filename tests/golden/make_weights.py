@@ -37,6 +37,7 @@ FAMILIES = {
     "distilbert": dict(vocab_size=11, dim=8, n_layers=1, n_heads=2, hidden_dim=12),
     "electra": dict(embedding_size=6),
     "albert": dict(embedding_size=6),
+    "convbert": dict(embedding_size=6, num_attention_heads=4, head_ratio=2, conv_kernel_size=3, num_groups=1),
     "mpnet": dict(pad_token_id=1),
     "deberta-v2": dict(relative_attention=True, position_buckets=4, norm_rel_ebd="layer_norm", share_att_key=True,
                        pos_att_type="p2c|c2p", position_biased_input=False, conv_kernel_size=3),
@@ -110,6 +111,12 @@ def tensorflow_weights(model):
             continue
         if id(parameter) in embeddings:
             last = "weight" if "word_embeddings" in name else "embeddings"
+        elif path.endswith("depthwise"):  # of SeparableConv1D, as the next two
+            path, last, value = path.removesuffix("/depthwise"), "depthwise_kernel", value.transpose(2, 0, 1)
+        elif path.endswith("pointwise"):
+            path, last, value = path.removesuffix("/pointwise"), "pointwise_kernel", value.T
+        elif path.endswith("key_conv_attn_layer"):
+            value = value.reshape(-1)
         elif "norm" in path.split("/")[-1].lower():
             last = {"weight": "gamma", "bias": "beta"}[last]
         elif last == "weight":
