@@ -185,8 +185,17 @@ class Trainer {
   // state. Returns words for a message that say from where the training can go on, or that it
   // can't.
   std::string SaveCheckpointAlone(bool complete);
+
+  // The best model (trainer_best_model.cc).
+  //
+  // Notes an evaluation's metric. If it is the best so far, asks for a checkpoint or keeps a copy,
+  // where load_best_model_at_end or save_strategy need one.
+  void UpdateBest(double metric);
   // Gives the model the values of the best checkpoint, or of the copy in memory.
   void LoadBestModel();
+
+  // The last good model, and what is saved (trainer_report.cc).
+  //
   struct BadNumber {
     int64_t step;
     std::string what;           // such as "the loss is nan"

@@ -232,26 +232,6 @@ void Trainer::ReadParameters(const std::string& dir) {
   }
 }
 
-void Trainer::LoadBestModel() {
-  if (best_values_.defined()) {
-    Tensor values = optimizer_.arena().values();
-    values.CopyFrom(best_values_);
-    return;
-  }
-  // The main process knows whether the best checkpoint has reached the disk.
-  std::string best = state_.best_model_checkpoint;
-  if (std::error_code code; accelerator_.is_main_process() && !best.empty() &&
-                            !fs::exists(best + "/model.safetensors", code)) {
-    Call(&Callback::OnWarning, "warning: " + best +
-                                   " with the best model is gone; the model is "
-                                   "that of the last step");
-    best.clear();
-  }
-  best = accelerator_.GatherObject(best)[0];
-  if (best.empty()) return;
-  ReadParameters(best);
-}
-
 // --- resuming ---
 
 std::string Trainer::MarkOutput() {

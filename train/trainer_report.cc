@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
-#include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/device_backend.h"
@@ -156,20 +155,7 @@ void Trainer::EvaluateNow() {
   CountBesideSteps(begin);
   const double metric = metrics.at(metric_name_).get<double>();
   scheduler_->StepMetric(metric);
-  const bool better = !state_.best_metric || (greater_is_better_ ? metric > *state_.best_metric
-                                                                 : metric < *state_.best_metric);
-  if (better && !arguments_.metric_for_best_model.empty()) {
-    state_.best_metric = metric;
-    state_.best_global_step = state_.global_step;
-  }
-  if (better && keeps_checkpoints() &&
-      (arguments_.save_strategy == "best" || arguments_.load_best_model_at_end)) {
-    control_.should_save = true;
-    best_values_ = {};
-  } else if (better && arguments_.load_best_model_at_end) {
-    const AllocationTag allocation_tag = AllocationTag::State("the best parameters so far");
-    best_values_ = optimizer_.arena().values().Clone();
-  }
+  UpdateBest(metric);
   Log(metrics);
   Call(&Callback::OnEvaluate, metrics);
 }
