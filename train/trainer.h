@@ -277,6 +277,9 @@ class Trainer {
   int64_t run_ = 0;         // the number of this training in the output folder; 0: not known yet
   std::string resumed_from_, last_checkpoint_;
   std::string checkpoint_before_best_;  // state_.best_model_checkpoint before the present one
+  // The checkpoint that was begun last, or the one of the resume. It may not be whole yet. The main
+  // process forgets it if it fails.
+  std::optional<SavedCheckpoint> begun_;
   std::vector<std::string> notes_;
   Clock::time_point saved_time_ = Clock::now();
   std::optional<Error> save_error_;  // on the main process, if save_failure is "stop"

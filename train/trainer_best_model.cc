@@ -27,6 +27,10 @@ void Trainer::UpdateBest(double metric) {
   } else if (better && arguments_.load_best_model_at_end) {
     const AllocationTag allocation_tag = AllocationTag::State("the best parameters so far");
     best_values_ = optimizer_.arena().values().Clone();
+  } else if (better && !arguments_.metric_for_best_model.empty() && begun_ &&
+             begun_->step == state_.global_step) {
+    // This step's checkpoint was begun before the evaluation, so its save could not tell.
+    state_.best_model_checkpoint = begun_->path;
   }
 }
 

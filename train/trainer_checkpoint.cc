@@ -150,6 +150,7 @@ void Trainer::SaveCheckpoint(bool beside) {
   const std::string path = saver.parent() + "/" + CheckpointName(state_.global_step);
   checkpoint_before_best_ = state_.best_model_checkpoint;
   if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = path;
+  begun_ = SavedCheckpoint{.path = path, .step = state_.global_step, .error = {}};
   saver.Start(MakeCheckpointJob(saver, accelerator_.is_main_process()), beside);
   saved_time_ = std::chrono::steady_clock::now();
   accelerator_.SetPhase("training");
@@ -170,6 +171,7 @@ void Trainer::FinishSaving(bool wait) {
       Call(&Callback::OnCheckpoint, saved->path);
       return;
     }
+    begun_.reset();
     if (state_.best_model_checkpoint == saved->path)
       state_.best_model_checkpoint = checkpoint_before_best_;
     if (arguments_.save_failure == "stop" && keeps_checkpoints()) {
@@ -315,6 +317,7 @@ void Trainer::Resume() {
   const std::string path = choice.at("path");
   FoundCheckpoint checkpoint{path, ReadManifest(path)};
   LoadCheckpoint(checkpoint);
+  begun_ = SavedCheckpoint{.path = path, .step = state_.global_step, .error = {}};
   const int before = checkpoint.manifest.world_size, now = accelerator_.num_processes();
   if (before != now) {
     notes_.push_back("the checkpoint is that of " + std::to_string(before) +

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <set>
 
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/safetensors/safetensors.h"
@@ -408,6 +409,43 @@ TEST(TrainerCheckpointsTest, TheBestStaysAndIsLoadedWithoutACopyInMemory) {
   EXPECT_EQ(CheckpointsIn("best"), expected);
   EXPECT_EQ(ReadFile(Folder("best") + "/model.safetensors"),
             ReadFile(Folder("best") + "/" + CheckpointName(best) + "/model.safetensors"));
+}
+
+// Each step is saved before its epoch is evaluated, and so before it can be known as the best. In
+// one of the two directions the model after step 8 is the best.
+TEST(TrainerCheckpointsTest, TheBestStaysIfItIsSavedBeforeItsEvaluation) {
+  std::set<std::string> best_ones;
+  for (const bool greater_is_better : {false, true}) {
+    Remove("saved_before");
+    TrainingArguments arguments = Arguments("saved_before", EvaluateEachEpoch);
+    arguments.greater_is_better = greater_is_better;
+    arguments.save_total_limit = 2;
+    const std::string best = TrainAndLook(arguments, 1, [](const Trainer& trainer) {
+      return CheckpointName(*trainer.state().best_global_step) + " " +
+             trainer.state().best_model_checkpoint;
+    });
+    const std::string name = best.substr(0, best.find(' '));
+    EXPECT_EQ(best, name + " " + Folder("saved_before") + "/" + name);
+    EXPECT_NO_THROW(OpenCheckpoint(Folder("saved_before") + "/" + name));
+    EXPECT_EQ(CheckpointsIn("saved_before"),
+              (std::vector<std::string>{"checkpoint-16", "checkpoint-8"}));
+    best_ones.insert(name);
+  }
+  EXPECT_EQ(best_ones, (std::set<std::string>{"checkpoint-16", "checkpoint-8"}));
+}
+
+// The training stops after the step and before the evaluation, which the resume then makes.
+TEST(TrainerCheckpointsTest, TheCheckpointOfAResumeMayBeTheBest) {
+  Remove("first");
+  TrainingArguments arguments = Arguments("first", EvaluateEachEpoch);
+  Train(arguments);
+  arguments.resume_from_checkpoint = Folder("first") + "/checkpoint-8";
+  arguments.max_steps = 8;
+  arguments.resume_anyway = true;
+  EXPECT_EQ(
+      TrainAndLook(arguments, 1,
+                   [](const Trainer& trainer) { return trainer.state().best_model_checkpoint; }),
+      arguments.resume_from_checkpoint);
 }
 
 // A resumed training keeps and loads a best checkpoint of before, even if the folder has moved.

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "lathe/apps/testing/cli_testing.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
@@ -79,6 +80,25 @@ TEST_F(ResumeTest, SavesEachBestModel) {
   EXPECT_EQ(state.at("best_model_checkpoint"), Path(last));
   EXPECT_EQ(Read("out/model.safetensors"), Read(last + "/model.safetensors"));
   EXPECT_EQ(ReadJson("out/eval_results.json").at("eval_loss"), lowest);
+}
+
+// Evaluations find the best step after it was saved. It stays, and trainer_state.json names it.
+// The lowest or the highest loss is that of step 12, whose epoch ends there.
+TEST_F(ResumeTest, KeepsTheBestModelThatWasSavedBeforeItsEvaluation) {
+  std::set<int64_t> best_ones;
+  for (const char* greater : {"false", "true"}) {
+    fs::remove_all(Path("out"));
+    const RunResult run = Run(Command(
+        "out", {"--max_steps", "20", "--eval_strategy", "epoch", "--metric_for_best_model", "loss",
+                "--greater_is_better", greater, "--save_steps", "1", "--save_total_limit", "2"}));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const nlohmann::json state = ReadJson("out/trainer_state.json");
+    const int64_t best = state.at("best_global_step");
+    EXPECT_EQ(state.at("best_model_checkpoint"), Path("out/" + CheckpointName(best)));
+    EXPECT_EQ(StepsIn("out"), (std::vector<int64_t>{12, 20}));
+    best_ones.insert(best);
+  }
+  EXPECT_EQ(best_ones, (std::set<int64_t>{12, 20}));
 }
 
 // A second and a third signal come while the first is obeyed. No half of a checkpoint is left.
