@@ -191,6 +191,18 @@ class Trainer {
   // Notes an evaluation's metric. If it is the best so far, asks for a checkpoint or keeps a copy,
   // where load_best_model_at_end or save_strategy need one.
   void UpdateBest(double metric);
+  bool IsBetter(double metric, const std::optional<double>& than) const;
+  // Returns true if each model that is the best so far is saved as a checkpoint.
+  bool SavesTheBest() const;
+  // Notes what is the best model until now, before another one takes its place.
+  void NoteBestBefore();
+  // Goes back to the best model of before if the checkpoint of the present one has failed. Only the
+  // main process knows of a failure.
+  void ForgetUnsavedBest(const SavedCheckpoint& failed);
+  // If saves have failed, tells all ranks which model is the best that is left. All call it.
+  void AgreeOnBest();
+  // Warns if a model was better than the one that is loaded at the end, and is lost.
+  void WarnOfLostBest();
   // Gives the model the values of the best checkpoint, or of the copy in memory.
   void LoadBestModel();
 
@@ -276,10 +288,19 @@ class Trainer {
   NamedSettings settings_;  // see SettingsThatMatter; empty until they are needed
   int64_t run_ = 0;         // the number of this training in the output folder; 0: not known yet
   std::string resumed_from_, last_checkpoint_;
-  std::string checkpoint_before_best_;  // state_.best_model_checkpoint before the present one
   // The checkpoint that was begun last, or the one of the resume. It may not be whole yet. The main
   // process forgets it if it fails.
   std::optional<SavedCheckpoint> begun_;
+  struct BestModel {
+    std::optional<double> metric = {};
+    std::optional<int64_t> step = {};
+    std::string checkpoint = "";
+    bool is_in_memory = false;
+  };
+  BestModel best_before_;               // the best model before the present one
+  Tensor values_before_;                // its values, if they were in memory only
+  std::optional<BestModel> lost_best_;  // the best one whose checkpoint has failed
+  bool save_has_failed_ = false;        // on the main process: since the last AgreeOnBest
   std::vector<std::string> notes_;
   Clock::time_point saved_time_ = Clock::now();
   std::optional<Error> save_error_;  // on the main process, if save_failure is "stop"

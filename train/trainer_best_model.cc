@@ -1,7 +1,10 @@
 // The part of the trainer that knows which model is the best, and loads it at the end.
+#include <bit>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/train/trainer.h"
@@ -10,20 +13,31 @@ namespace lathe {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 }  // namespace
 
+bool Trainer::SavesTheBest() const {
+  return keeps_checkpoints() &&
+         (arguments_.save_strategy == "best" || arguments_.load_best_model_at_end);
+}
+
+bool Trainer::IsBetter(double metric, const std::optional<double>& than) const {
+  return !than || (greater_is_better_ ? metric > *than : metric < *than);
+}
+
 void Trainer::UpdateBest(double metric) {
-  const bool better = !state_.best_metric || (greater_is_better_ ? metric > *state_.best_metric
-                                                                 : metric < *state_.best_metric);
-  if (better && !arguments_.metric_for_best_model.empty()) {
-    state_.best_metric = metric;
-    state_.best_global_step = state_.global_step;
-  }
-  if (better && keeps_checkpoints() &&
-      (arguments_.save_strategy == "best" || arguments_.load_best_model_at_end)) {
+  AgreeOnBest();
+  const bool better = IsBetter(metric, state_.best_metric);
+  if (better && SavesTheBest()) {
+    // The checkpoint before may be that of the present best model, and may fail.
+    const auto begin = Clock::now();
+    accelerator_.SetPhase("saving");
+    FinishSaving(/*wait=*/true);
+    accelerator_.SetPhase("training");
+    CountBesideSteps(begin);
+    NoteBestBefore();
     control_.should_save = true;
-    best_values_ = {};
   } else if (better && arguments_.load_best_model_at_end) {
     const AllocationTag allocation_tag = AllocationTag::State("the best parameters so far");
     best_values_ = optimizer_.arena().values().Clone();
@@ -32,9 +46,79 @@ void Trainer::UpdateBest(double metric) {
     // This step's checkpoint was begun before the evaluation, so its save could not tell.
     state_.best_model_checkpoint = begun_->path;
   }
+  if (better && !arguments_.metric_for_best_model.empty()) {
+    state_.best_metric = metric;
+    state_.best_global_step = state_.global_step;
+  }
+}
+
+void Trainer::NoteBestBefore() {
+  best_before_ = {.metric = state_.best_metric,
+                  .step = state_.best_global_step,
+                  .checkpoint = state_.best_model_checkpoint,
+                  .is_in_memory = best_values_.defined()};
+  if (best_before_.is_in_memory) values_before_ = std::exchange(best_values_, {});
+}
+
+void Trainer::ForgetUnsavedBest(const SavedCheckpoint& failed) {
+  save_has_failed_ = true;
+  begun_.reset();
+  // An older checkpoint of the same step has the same model.
+  if (state_.best_model_checkpoint != failed.path || last_checkpoint_ == failed.path) return;
+  state_.best_model_checkpoint = best_before_.checkpoint;
+  if (!SavesTheBest()) return;  // its metric still is the best one, wherever its model is
+  if (state_.best_metric && (!lost_best_ || IsBetter(*state_.best_metric, lost_best_->metric)))
+    lost_best_ = BestModel{.metric = state_.best_metric, .step = state_.best_global_step};
+  state_.best_metric = best_before_.metric;
+  state_.best_global_step = best_before_.step;
+  if (best_before_.is_in_memory) best_values_ = values_before_;
+}
+
+void Trainer::AgreeOnBest() {
+  if (!keeps_checkpoints() || !accelerator_.use_distributed()) return;
+  json news;  // null: no save has failed since the last time
+  if (std::exchange(save_has_failed_, false)) {
+    const auto& metric = state_.best_metric;
+    const auto& step = state_.best_global_step;
+    news = {{"metric_bits", metric ? json(std::bit_cast<int64_t>(*metric)) : json()},
+            {"step", step ? json(*step) : json()},
+            {"checkpoint", state_.best_model_checkpoint},
+            {"is_in_memory", best_values_.defined()},
+            {"has_begun_one", begun_.has_value()}};
+  }
+  const std::string told =
+      accelerator_.GatherObject(news.dump(-1, ' ', false, json::error_handler_t::replace))[0];
+  if (accelerator_.is_main_process()) return;
+  news = json::parse(told);
+  if (news.is_null()) return;
+  state_.best_metric.reset();
+  state_.best_global_step.reset();
+  if (const json& bits = news.at("metric_bits"); !bits.is_null())
+    state_.best_metric = std::bit_cast<double>(bits.get<int64_t>());
+  if (const json& number = news.at("step"); !number.is_null())
+    state_.best_global_step = number.get<int64_t>();
+  state_.best_model_checkpoint = news.at("checkpoint").get<std::string>();
+  if (!news.at("is_in_memory").get<bool>()) {
+    best_values_ = {};
+  } else if (!best_values_.defined()) {
+    best_values_ = values_before_;
+  }
+  if (!news.at("has_begun_one").get<bool>()) begun_.reset();
+}
+
+void Trainer::WarnOfLostBest() {
+  if (!lost_best_ || !IsBetter(*lost_best_->metric, state_.best_metric)) return;
+  const std::string kept = state_.best_global_step
+                               ? "step " + std::to_string(*state_.best_global_step)
+                               : "the last step";
+  Call(&Callback::OnWarning, "warning: the best model, that of step " +
+                                 std::to_string(*lost_best_->step) +
+                                 ", could not be saved; the model is that of " + kept);
 }
 
 void Trainer::LoadBestModel() {
+  AgreeOnBest();
+  WarnOfLostBest();
   if (best_values_.defined()) {
     Tensor values = optimizer_.arena().values();
     values.CopyFrom(best_values_);
@@ -50,8 +134,8 @@ void Trainer::LoadBestModel() {
     best.clear();
   }
   best = accelerator_.GatherObject(best)[0];
-  if (best.empty()) return;
-  ReadParameters(best);
+  state_.best_model_is_gone = best.empty();
+  if (!best.empty()) ReadParameters(best);
 }
 
 }  // namespace lathe

@@ -148,7 +148,7 @@ void Trainer::SaveCheckpoint(bool beside) {
   FinishSaving(/*wait=*/true);
   CheckpointSaver& saver = Saver();
   const std::string path = saver.parent() + "/" + CheckpointName(state_.global_step);
-  checkpoint_before_best_ = state_.best_model_checkpoint;
+  if (!SavesTheBest()) best_before_.checkpoint = state_.best_model_checkpoint;
   if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = path;
   begun_ = SavedCheckpoint{.path = path, .step = state_.global_step, .error = {}};
   saver.Start(MakeCheckpointJob(saver, accelerator_.is_main_process()), beside);
@@ -171,9 +171,7 @@ void Trainer::FinishSaving(bool wait) {
       Call(&Callback::OnCheckpoint, saved->path);
       return;
     }
-    begun_.reset();
-    if (state_.best_model_checkpoint == saved->path)
-      state_.best_model_checkpoint = checkpoint_before_best_;
+    ForgetUnsavedBest(*saved);
     if (arguments_.save_failure == "stop" && keeps_checkpoints()) {
       save_error_ = Error(absl::StatusCode::kInternal,
                           "no checkpoint was saved after step " + std::to_string(saved->step) +
@@ -318,6 +316,9 @@ void Trainer::Resume() {
   FoundCheckpoint checkpoint{path, ReadManifest(path)};
   LoadCheckpoint(checkpoint);
   begun_ = SavedCheckpoint{.path = path, .step = state_.global_step, .error = {}};
+  best_before_ = {.metric = state_.best_metric,
+                  .step = state_.best_global_step,
+                  .checkpoint = state_.best_model_checkpoint};
   const int before = checkpoint.manifest.world_size, now = accelerator_.num_processes();
   if (before != now) {
     notes_.push_back("the checkpoint is that of " + std::to_string(before) +

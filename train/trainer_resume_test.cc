@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -53,8 +55,34 @@ void Remove(const std::string& folder) { fs::remove_all(Folder(folder)); }
 
 using Look = std::function<std::string(const Trainer&)>;
 
+std::string last_warning;  // that a Listener has heard of, in this process
+
+class Listener : public Callback {
+ public:
+  void OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                 const std::string& text) override {
+    last_warning = text;
+  }
+  bool SetsControl() const override { return false; }
+};
+
+// Makes the checkpoint of one step fail, as a full disk does.
+class FullDisk : public Listener {
+ public:
+  explicit FullDisk(int64_t step) : part_(CheckpointName(step) + ".") {}
+  void OnSave(const TrainingArguments&, const TrainerState&, TrainerControl&,
+              const std::string& dir) override {
+    if (dir.find(part_) != std::string::npos) throw FileError(dir + "/own.txt", ENOSPC);
+  }
+
+ private:
+  std::string part_;  // of the folder's name
+};
+
 // Trains in processes of their own. Returns what `look` says on rank 0, or the error's message.
-std::string TrainAndLook(const TrainingArguments& arguments, int ranks, const Look& look) {
+// `more`: another callback; null for none.
+std::string TrainAndLook(const TrainingArguments& arguments, int ranks, const Look& look,
+                         const std::shared_ptr<Callback>& more = nullptr) {
   const std::vector<RankResult> results = RunRanks(ranks, [&](const ProcessEnvironment& env) {
     AcceleratorOptions options = AcceleratorOptionsOf(arguments);
     options.environment = env;
@@ -65,6 +93,7 @@ std::string TrainAndLook(const TrainingArguments& arguments, int ranks, const Lo
       callbacks.push_back(std::make_shared<EarlyStoppingCallback>(
           *arguments.early_stopping_patience, arguments.early_stopping_threshold));
     }
+    if (more != nullptr) callbacks.push_back(more);
     Trainer trainer(arguments, accelerator, Inputs(arguments), callbacks);
     trainer.Train();
     return look ? look(trainer) : "";
@@ -446,6 +475,79 @@ TEST(TrainerCheckpointsTest, TheCheckpointOfAResumeMayBeTheBest) {
       TrainAndLook(arguments, 1,
                    [](const Trainer& trainer) { return trainer.state().best_model_checkpoint; }),
       arguments.resume_from_checkpoint);
+}
+
+// Returns the steps that were saved as the best so far, if the one of `full_at` failed.
+std::vector<int64_t> BestSteps(const nlohmann::json& log, bool greater_is_better,
+                               int64_t full_at = -1) {
+  std::vector<int64_t> steps;
+  std::optional<double> best;
+  for (const nlohmann::json& entry : log) {
+    if (!entry.contains("eval_loss")) continue;
+    const double metric = entry["eval_loss"];
+    const bool better = !best || (greater_is_better ? metric > *best : metric < *best);
+    if (!better || entry["step"] == full_at) continue;
+    best = metric;
+    steps.push_back(entry["step"]);
+  }
+  return steps;
+}
+
+// A later evaluation is compared with the best model that is left, on all ranks alike.
+void ExpectNextBestAfterAFullDisk(bool greater_is_better, int ranks, int64_t* num_faults) {
+  const auto change = [&](TrainingArguments& a) {
+    KeepTheBest(a);
+    a.save_strategy = "best";
+    a.greater_is_better = greater_is_better;
+    a.per_device_train_batch_size = 2 / ranks;
+  };
+  const auto state_of = [](const std::string& folder) {
+    return nlohmann::json::parse(ReadFile(Folder(folder) + "/trainer_state.json"));
+  };
+  Remove("all_saved");
+  Train(Arguments("all_saved", change), ranks);
+  const nlohmann::json log = state_of("all_saved").at("log_history");
+  for (const int64_t full_at : BestSteps(log, greater_is_better)) {
+    Remove("full");
+    TrainAndLook(Arguments("full", change), ranks, {}, std::make_shared<FullDisk>(full_at));
+    const std::vector<int64_t> steps = BestSteps(log, greater_is_better, full_at);
+    ASSERT_FALSE(steps.empty());
+    const std::string name = CheckpointName(steps.back()), best = Folder("full") + "/" + name;
+    EXPECT_EQ(state_of("full").at("best_global_step"), steps.back()) << full_at;
+    EXPECT_EQ(state_of("full").at("best_model_checkpoint"), best) << full_at;
+    EXPECT_EQ(CheckpointsIn("full").size(), steps.size()) << full_at;
+    EXPECT_EQ(ReadFile(Folder("full") + "/model.safetensors"),
+              ReadFile(best + "/model.safetensors"))
+        << full_at;
+    ++*num_faults;
+  }
+}
+
+TEST(TrainerCheckpointsTest, ABestModelThatCannotBeSavedIsNotTheBest) {
+  for (const int ranks : {1, 2}) {
+    int64_t num_faults = 0;
+    for (const bool greater_is_better : {false, true})
+      ExpectNextBestAfterAFullDisk(greater_is_better, ranks, &num_faults);
+    EXPECT_GE(num_faults, 3);  // the second evaluation is better in one of the directions
+  }
+}
+
+// The only best model is lost, so the last step's is saved, and a warning says so.
+TEST(TrainerCheckpointsTest, WithoutASavedBestModelTheLastOneStays) {
+  Remove("full");
+  TrainingArguments arguments = Arguments("full", KeepTheBest);
+  arguments.save_strategy = "best";
+  arguments.eval_steps = 16;
+  const std::string warning = TrainAndLook(
+      arguments, 1, [](const Trainer&) { return last_warning; }, std::make_shared<FullDisk>(16));
+  EXPECT_EQ(warning,
+            "warning: the best model, that of step 16, could not be saved; the model is that of "
+            "the last step");
+  EXPECT_EQ(CheckpointsIn("full"), std::vector<std::string>());
+  const auto state = nlohmann::json::parse(ReadFile(Folder("full") + "/trainer_state.json"));
+  EXPECT_TRUE(state.at("best_global_step").is_null()) << state.at("best_global_step");
+  EXPECT_TRUE(state.at("best_metric").is_null()) << state.at("best_metric");
+  EXPECT_TRUE(fs::exists(Folder("full") + "/model.safetensors"));
 }
 
 // A resumed training keeps and loads a best checkpoint of before, even if the folder has moved.

@@ -50,6 +50,8 @@ struct TrainerState {
   // times of a log, such as train_runtime, contain it, as Trainer's do.
   double seconds_beside_steps = 0;
   bool is_world_process_zero = true;  // this is the main process
+  // load_best_model_at_end found no best model, so the model is that of the last step.
+  bool best_model_is_gone = false;
 
   // Adds the entry to log_history, with epoch and step.
   void Log(nlohmann::json entry);

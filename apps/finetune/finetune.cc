@@ -200,8 +200,8 @@ std::optional<int> FinetuneRun::Train() {
   results_.update(trainer_->metrics());
   PrintMetrics(printer_.out(), "train", trainer_->metrics());
   if (!trainer_->interrupted()) return std::nullopt;
-  const int64_t best =
-      options_.load_best_model_at_end ? trainer_->state().best_global_step.value_or(0) : 0;
+  const bool is_best = options_.load_best_model_at_end && !trainer_->state().best_model_is_gone;
+  const int64_t best = is_best ? trainer_->state().best_global_step.value_or(0) : 0;
   printer_.out() << "interrupted after step " << trainer_->state().global_step << "; the "
                  << (best > 0 ? "best model, of step " + std::to_string(best) + "," : "model")
                  << " is in " << options_.output_dir << std::endl;

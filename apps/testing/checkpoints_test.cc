@@ -187,6 +187,58 @@ TEST_F(CheckpointsTest, AFailingDiskCostsOneCheckpoint) {
     unsetenv(name);
 }
 
+// Returns the steps of a log with the lowest evaluation loss so far, without the step `lost`.
+std::vector<int64_t> BestSteps(const nlohmann::json& log, int64_t lost = -1) {
+  std::vector<int64_t> steps;
+  double lowest = 1e9;
+  for (const nlohmann::json& entry : log) {
+    if (!entry.contains("eval_loss") || entry["step"] == lost) continue;
+    if (entry["eval_loss"].get<double>() >= lowest) continue;
+    lowest = entry["eval_loss"];
+    steps.push_back(entry["step"]);
+  }
+  return steps;
+}
+
+// The best model is lost to a full disk. The best one of those that are left takes its place, and
+// every file and line says so.
+TEST_F(CheckpointsTest, ABestModelThatIsLostIsNotCalledTheBest) {
+  const std::vector<std::string> options = TrainingArgs(
+      "out", {"--num_threads", "1", "--disable_tqdm", "--max_steps", "40", "--learning_rate",
+              "1e-3", "--eval_strategy", "steps", "--eval_steps", "8", "--save_strategy", "best",
+              "--load_best_model_at_end", "--do_eval"});
+  ASSERT_EQ(RunProgram("finetune", options).exit_code, 0);
+  const nlohmann::json log = ReadJson("out/trainer_state.json").at("log_history");
+  const int64_t lost = BestSteps(log).back();
+  const std::vector<int64_t> left = BestSteps(log, lost);
+  ASSERT_FALSE(left.empty());
+  fs::remove_all(Path("out"));
+  setenv("LD_PRELOAD", "apps/testing/libfault_shim.so", 1);
+  setenv("LATHE_FAULT_PATH", CheckpointName(lost).c_str(), 1);
+  setenv("LATHE_FAULT_MARK", Path("mark").c_str(), 1);
+  setenv("LATHE_FAULT", ("fsync:1:" + std::to_string(ENOSPC)).c_str(), 1);
+  const RunResult run = RunProgram("finetune", options);
+  for (const char* name : {"LD_PRELOAD", "LATHE_FAULT", "LATHE_FAULT_PATH", "LATHE_FAULT_MARK"})
+    unsetenv(name);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  ASSERT_TRUE(Exists("mark"));
+  std::vector<int64_t> steps;
+  for (const NumberedFolder& folder : ListNumberedFolders(Path("out"), "checkpoint-"))
+    steps.push_back(folder.number);
+  EXPECT_EQ(steps, left);
+  EXPECT_NE(run.out.find("warning: the best model, that of step " + std::to_string(lost) +
+                         ", could not be saved; the model is that of step " +
+                         std::to_string(left.back()) + "\n"),
+            std::string::npos)
+      << run.out;
+  const nlohmann::json state = ReadJson("out/trainer_state.json");
+  const std::string best = "out/" + CheckpointName(left.back());
+  EXPECT_EQ(state.at("best_global_step"), left.back());
+  EXPECT_EQ(state.at("best_model_checkpoint"), Path(best));
+  EXPECT_EQ(Read("out/model.safetensors"), Read(best + "/model.safetensors"));
+  EXPECT_EQ(ReadJson("out/eval_results.json").at("eval_loss"), state.at("best_metric"));
+}
+
 // The sync of the folder itself may fail, before or after a checkpoint has its name there.
 TEST_F(CheckpointsTest, AFolderThatFailsToSyncCostsNoOtherCheckpoint) {
   setenv("LD_PRELOAD", "apps/testing/libfault_shim.so", 1);

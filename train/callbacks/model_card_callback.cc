@@ -10,15 +10,18 @@
 namespace lathe {
 namespace {
 
-// Returns the last evaluation while training or, if the best model was saved, that model's.
+// Returns the last evaluation while training or, if the best model was loaded at the end, that
+// model's.
 nlohmann::json EvaluationOfSavedModel(const TrainingArguments& arguments,
                                       const TrainerState& state) {
+  const bool is_loaded =
+      arguments.load_best_model_at_end && state.best_global_step && !state.best_model_is_gone;
   nlohmann::json found;
   for (const nlohmann::json& entry : state.log_history) {
     if (!entry.contains("eval_loss")) continue;
     const bool is_best = state.best_global_step && entry.value("step", nlohmann::json()) ==
                                                        nlohmann::json(*state.best_global_step);
-    if (!arguments.load_best_model_at_end || !state.best_global_step || is_best) found = entry;
+    if (!is_loaded || is_best) found = entry;
   }
   return found;
 }

@@ -52,6 +52,9 @@ TEST_F(ModelCardCallbackTest, WritesTheLastEvaluationOrThatOfTheBestModel) {
   arguments_.load_best_model_at_end = true;
   End(callback);
   EXPECT_TRUE(Has("\n- Loss: 0.125\n"));
+  state_.best_model_is_gone = true;
+  End(callback);
+  EXPECT_TRUE(Has("\n- Loss: 0.75\n"));
   EXPECT_TRUE(callback.Write(arguments_, state_, {{"eval_loss", 0.5}}).empty());
   EXPECT_TRUE(Has("\n- Loss: 0.5\n"));
   EXPECT_TRUE(control_.warnings.empty());
