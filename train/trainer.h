@@ -203,8 +203,14 @@ class Trainer {
   void AgreeOnBest();
   // Warns if a model was better than the one that is loaded at the end, and is lost.
   void WarnOfLostBest();
-  // Gives the model the values of the best checkpoint, or of the copy in memory.
+  // Gives the model the values of the best checkpoint, or of the copy in memory. If the checkpoint
+  // is gone or damaged, warns and leaves the model as it is after the last step.
   void LoadBestModel();
+  // Reads the values of the arena from the model in the folder into a new tensor on the host. The
+  // main process verifies the file first. Returns "" or what is wrong.
+  std::string ReadBest(const std::string& dir, Tensor& values);
+  // Reads what is trained from a file into `values`, which has the layout of the arena.
+  void ReadTrained(const std::string& file, const Tensor& values) const;
 
   // The last good model, and what is saved (trainer_report.cc).
   //

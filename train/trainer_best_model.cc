@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "lathe/core/base/allocation_tag.h"
+#include "lathe/core/base/error.h"
+#include "lathe/core/checkpoint/manifest.h"
+#include "lathe/core/safetensors/safetensors.h"
 #include "lathe/train/trainer.h"
 
 namespace lathe {
@@ -119,23 +122,56 @@ void Trainer::WarnOfLostBest() {
 void Trainer::LoadBestModel() {
   AgreeOnBest();
   WarnOfLostBest();
+  Tensor values = optimizer_.arena().values();
   if (best_values_.defined()) {
-    Tensor values = optimizer_.arena().values();
     values.CopyFrom(best_values_);
     return;
   }
   // The main process knows whether the best checkpoint has reached the disk.
-  std::string best = state_.best_model_checkpoint;
-  if (std::error_code code; accelerator_.is_main_process() && !best.empty() &&
-                            !fs::exists(best + "/model.safetensors", code)) {
-    Call(&Callback::OnWarning, "warning: " + best +
-                                   " with the best model is gone; the model is "
-                                   "that of the last step");
-    best.clear();
-  }
-  best = accelerator_.GatherObject(best)[0];
+  const std::string best = accelerator_.GatherObject(state_.best_model_checkpoint)[0];
   state_.best_model_is_gone = best.empty();
-  if (!best.empty()) ReadParameters(best);
+  if (best.empty()) return;
+  // The parameters stay as they are until all ranks have read the best ones as a whole.
+  Tensor loaded;
+  const std::string own_problem = ReadBest(best, loaded);
+  accelerator_.WaitWithoutTimeout();  // a disk may be slow
+  std::string problem;
+  for (const std::string& each : accelerator_.GatherObject(own_problem)) {
+    if (problem.empty()) problem = each;
+  }
+  state_.best_model_is_gone = !problem.empty();
+  if (problem.empty()) {
+    values.CopyFrom(loaded);
+  } else if (accelerator_.is_main_process()) {
+    Call(&Callback::OnWarning, "warning: " + problem + "; the model is that of the last step");
+  }
+}
+
+std::string Trainer::ReadBest(const std::string& dir, Tensor& values) try {
+  constexpr char kModelFile[] = "model.safetensors";
+  const std::string file = dir + "/" + kModelFile;
+  if (accelerator_.is_main_process()) {
+    std::error_code code;
+    if (!fs::exists(file, code)) return dir + " with the best model is gone";
+    CheckpointManifest manifest = ReadManifest(dir);
+    std::erase_if(manifest.files, [&](const auto& named) { return named.first != kModelFile; });
+    if (manifest.files.empty()) return dir + "/" + kManifestFile + ": names no " + kModelFile;
+    VerifyFiles(dir, manifest);
+  }
+  values = Tensor::Zeros(optimizer_.arena().values().shape());
+  ReadTrained(file, values);
+  return "";
+} catch (const Error& e) {
+  return e.message();
+}
+
+void Trainer::ReadTrained(const std::string& file, const Tensor& values) const {
+  const SafetensorsReader reader(file);
+  for (const auto& [parameter, offset] : optimizer_.arena().entries()) {
+    Tensor part =
+        values.Slice(offset, offset + parameter.tensor.numel()).Reshape(parameter.tensor.shape());
+    reader.Read(parameter.name, part);
+  }
 }
 
 }  // namespace lathe

@@ -338,13 +338,8 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   if (optimizer_.grad_scaler() != nullptr && own.values.contains("scaler"))
     optimizer_.grad_scaler()->LoadStateDict(WithValues(own.values["scaler"]));
   if (checkpoint.manifest.files.contains(kBestFile)) {
-    const SafetensorsReader best(checkpoint.path + "/" + kBestFile);
     best_values_ = optimizer_.arena().values().Clone();
-    for (const auto& [parameter, offset] : optimizer_.arena().entries()) {
-      Tensor values = best_values_.Slice(offset, offset + parameter.tensor.numel())
-                          .Reshape(parameter.tensor.shape());
-      best.Read(parameter.name, values);
-    }
+    ReadTrained(checkpoint.path + "/" + kBestFile, best_values_);
   }
   place_ = WithValues(own.Get<json>(kOwner, "loader"));
   loader_.LoadStateDict(place_);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/safetensors/safetensors.h"
@@ -548,6 +549,63 @@ TEST(TrainerCheckpointsTest, WithoutASavedBestModelTheLastOneStays) {
   EXPECT_TRUE(state.at("best_global_step").is_null()) << state.at("best_global_step");
   EXPECT_TRUE(state.at("best_metric").is_null()) << state.at("best_metric");
   EXPECT_TRUE(fs::exists(Folder("full") + "/model.safetensors"));
+}
+
+// Damages the model of the best checkpoint in the last step.
+class Damage : public Listener {
+ public:
+  using Act = std::function<void(const std::string& file)>;
+  explicit Damage(Act act) : act_(std::move(act)) {}
+  void OnStepEnd(const TrainingArguments&, const TrainerState& state, TrainerControl&) override {
+    if (state.global_step == 16 && state.is_world_process_zero)
+      act_(state.best_model_checkpoint + "/model.safetensors");
+  }
+
+ private:
+  Act act_;
+};
+
+void FlipTheLastBit(const std::string& file) {
+  std::string bytes = ReadFile(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  WriteFileAtomically(file, bytes);
+}
+
+// Neither half a model nor a damaged one is saved at the end, but that of the last step.
+TEST(TrainerCheckpointsTest, ADamagedBestModelIsNotLoaded) {
+  const std::vector<std::pair<Damage::Act, std::string>> cases = {
+      {FlipTheLastBit, "/model.safetensors: is damaged: its SHA-256 is not that of the manifest"},
+      {[](const std::string& file) { fs::resize_file(file, fs::file_size(file) / 2); },
+       "/model.safetensors: has "},
+      {[](const std::string& file) { fs::remove(fs::path(file).parent_path() / kManifestFile); },
+       "/manifest.json: No such file or directory"},
+      {[](const std::string& file) { fs::remove(file); }, " with the best model is gone"}};
+  const auto change = [](TrainingArguments& a) {
+    KeepTheBest(a);
+    a.greater_is_better = true;  // as in TheBestStaysAndIsLoadedWithoutACopyInMemory
+  };
+  for (const int ranks : {1, 2}) {
+    for (const auto& [act, problem] : cases) {
+      Remove("damaged");
+      TrainingArguments arguments = Arguments("damaged", change);
+      arguments.per_device_train_batch_size = 2 / ranks;
+      const std::string said = TrainAndLook(
+          arguments, ranks,
+          [](const Trainer& trainer) {
+            return last_warning + "|" + trainer.state().best_model_checkpoint +
+                   (trainer.state().best_model_is_gone ? "|gone" : "|there");
+          },
+          std::make_shared<Damage>(act));
+      const auto state = nlohmann::json::parse(ReadFile(Folder("damaged") + "/trainer_state.json"));
+      const std::string best = state.at("best_model_checkpoint");
+      EXPECT_NE(best, Folder("damaged") + "/checkpoint-16");
+      EXPECT_TRUE(said.starts_with("warning: " + best + problem)) << said;
+      EXPECT_TRUE(said.ends_with("; the model is that of the last step|" + best + "|gone")) << said;
+      EXPECT_EQ(ReadFile(Folder("damaged") + "/model.safetensors"),
+                ReadFile(Folder("damaged") + "/checkpoint-16/model.safetensors"))
+          << said;
+    }
+  }
 }
 
 // A resumed training keeps and loads a best checkpoint of before, even if the folder has moved.
