@@ -166,6 +166,7 @@ class Trainer {
   void StopIfSavingFailed();
   // Saves where the training stops before its end, and waits until that is on the disk.
   void SaveInterrupted();
+  // Returns the saver. All ranks call it together.
   CheckpointSaver& Saver();
   const NamedSettings& Settings();
   nlohmann::json ResumeState();
@@ -292,7 +293,8 @@ class Trainer {
 
   std::optional<CheckpointSaver> saver_;
   NamedSettings settings_;  // see SettingsThatMatter; empty until they are needed
-  int64_t run_ = 0;         // the number of this training in the output folder; 0: not known yet
+  // The number of this training in the output folder, on all ranks. 0: not known yet.
+  int64_t run_ = 0;
   std::string resumed_from_, last_checkpoint_;
   // The checkpoint that was begun last, or the one of the resume. It may not be whole yet. The main
   // process forgets it if it fails.

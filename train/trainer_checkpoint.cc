@@ -68,6 +68,8 @@ CheckpointSaver& Trainer::Saver() {
       SweepDrafts(saver_->parent());
       if (run_ == 0) run_ = NextRun(saver_->parent());
     }
+    // Another rank may have to save alone later, for the same training.
+    run_ = std::stoll(accelerator_.GatherObject(std::to_string(run_))[0]);
   }
   return *saver_;
 }
@@ -295,7 +297,7 @@ void Trainer::Resume() {
   json choice = json::object();
   if (accelerator_.is_main_process()) {
     try {
-      if (const auto found = FindCheckpoint()) choice = {{"path", found->path}};
+      if (const auto found = FindCheckpoint()) choice = {{"path", found->path}, {"run", run_}};
     } catch (const Error& e) {
       // A file that can't be read now may be readable after a restart.
       const bool is_refusal = e.code() != absl::StatusCode::kUnavailable &&
@@ -313,6 +315,7 @@ void Trainer::Resume() {
   }
   if (!choice.contains("path")) return;
   const std::string path = choice.at("path");
+  run_ = choice.at("run").get<int64_t>();
   FoundCheckpoint checkpoint{path, ReadManifest(path)};
   LoadCheckpoint(checkpoint);
   begun_ = SavedCheckpoint{.path = path, .step = state_.global_step, .error = {}};

@@ -376,6 +376,34 @@ TEST_F(CheckpointsTest, ALostRankCostsNoStep) {
   }
 }
 
+// The main process is lost twice. The other one saves as the same training, so that the limit
+// counts its checkpoints, too.
+TEST_F(CheckpointsTest, RestartsLeaveNoMoreCheckpointsThanTheLimit) {
+  Write("lost.sh",
+        "#!/bin/bash\n"
+        "at=$((100 + 100 * ${TORCHELASTIC_RESTART_COUNT:-0}))\n"
+        "if [ \"$RANK\" = 0 ] && [ $at -le 200 ]; then\n"
+        "  me=$$\n"
+        "  (until [ -d " +
+            Path("out") +
+            "/checkpoint-$at ] || ! kill -0 $me; do sleep 0.01; done; kill -9 $me) &\n"
+            "fi\n"
+            "exec \"$@\"\n");
+  std::vector<std::string> command = {"/bin/bash", Path("lost.sh")};
+  const std::vector<std::string> program =
+      Finetune("out", {"--save_steps", "100", "--save_total_limit", "1", "--no_shard_optimizer",
+                       "--max_steps", "400"});
+  command.insert(command.end(), program.begin(), program.end());
+  const RunResult run = Launch(2, command, {}, {"--max_restarts", "9"});
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_NE(run.err.find("restart 2 of 9"), std::string::npos) << run.err;
+  std::vector<int64_t> steps;
+  for (const NumberedFolder& folder : ListNumberedFolders(Path("out"), "checkpoint-"))
+    steps.push_back(folder.number);
+  EXPECT_EQ(steps, std::vector<int64_t>{400});
+  EXPECT_EQ(ReadManifest(Path("out/checkpoint-400")).run, 1);
+}
+
 TEST_F(CheckpointsTest, MistakesGetOneLine) {
   ExpectError(RunProgram("finetune", Options("out", {"--save_strategy", "sometimes"})),
               "--save_strategy must be one of no, steps, epoch, best but is \"sometimes\"", 2);
