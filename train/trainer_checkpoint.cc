@@ -104,8 +104,9 @@ void Trainer::WriteCheckpointFiles(const std::string& dir) {
   CollectCallbackStates();
   Call(&Callback::OnSave, dir);
   state_.stateful_callbacks[kOwnState] = {{"args", json::object()}, {"attributes", ResumeState()}};
-  WriteFileAtomically(dir + "/" + kStateFile, state_.ToJson().dump(2) + "\n");
+  const std::string text = state_.ToText();
   state_.stateful_callbacks.erase(kOwnState);
+  WriteFileAtomically(dir + "/" + kStateFile, text);
 }
 
 CheckpointJob Trainer::MakeCheckpointJob(CheckpointSaver& saver, bool writes_model) {
@@ -295,9 +296,11 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
 void Trainer::Resume() {
   // The main process chooses for all. If it can't, all of them know why.
   json choice = json::object();
+  std::string path;  // its name may hold bytes that JSON can't
   if (accelerator_.is_main_process()) {
     try {
-      if (const auto found = FindCheckpoint()) choice = {{"path", found->path}, {"run", run_}};
+      if (const auto found = FindCheckpoint()) path = found->path;
+      if (!path.empty()) choice = {{"run", run_}};
     } catch (const Error& e) {
       // A file that can't be read now may be readable after a restart.
       const bool is_refusal = e.code() != absl::StatusCode::kUnavailable &&
@@ -313,8 +316,8 @@ void Trainer::Resume() {
     if (choice.at("is_refusal").get<bool>()) throw UsageError(message, hint);
     throw InvalidArgument(message, hint);
   }
-  if (!choice.contains("path")) return;
-  const std::string path = choice.at("path");
+  if (!choice.contains("run")) return;
+  path = accelerator_.GatherObject(path)[0];
   run_ = choice.at("run").get<int64_t>();
   FoundCheckpoint checkpoint{path, ReadManifest(path)};
   LoadCheckpoint(checkpoint);

@@ -634,5 +634,25 @@ TEST(TrainerCheckpointsTest, TheBestOfBeforeStaysAfterAMove) {
             ReadFile(Folder("moved") + "/checkpoint-" + step + "/model.safetensors"));
 }
 
+// JSON is UTF-8, but a folder may have any name.
+TEST(TrainerCheckpointsTest, TheFoldersNameMayHoldAnyBytes) {
+  const std::string folder = "mod\xe8le";
+  Remove(folder);
+  TrainingArguments arguments = Arguments(folder, KeepTheBest);
+  arguments.save_strategy = "best";
+  const auto best = [](const Trainer& trainer) { return trainer.state().best_model_checkpoint; };
+  const std::string first = TrainAndLook(arguments, 1, best);
+  EXPECT_TRUE(first.starts_with(Folder(folder) + "/checkpoint-")) << first;
+  EXPECT_EQ(ReadFile(Folder(folder) + "/model.safetensors"),
+            ReadFile(first + "/model.safetensors"));
+  for (const int ranks : {1, 2}) {
+    arguments.per_device_train_batch_size = 2 / ranks;
+    arguments.resume_from_checkpoint = "true";
+    const std::string again = TrainAndLook(arguments, ranks, best);
+    EXPECT_TRUE(again.starts_with(Folder(folder) + "/checkpoint-")) << again;
+    EXPECT_TRUE(fs::exists(again + "/model.safetensors"));
+  }
+}
+
 }  // namespace
 }  // namespace lathe

@@ -44,6 +44,10 @@ nlohmann::json TrainerState::ToJson() const {
       {"trial_params", nullptr}};
 }
 
+std::string TrainerState::ToText() const {
+  return ToJson().dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 void TrainerState::LoadJson(const nlohmann::json& json, const std::string& file) try {
   const auto number = [&](const char* key) {
     const std::optional<int64_t> value = WholeNumber(json.at(key), 0);

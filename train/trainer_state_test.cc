@@ -43,6 +43,15 @@ TEST(TrainerStateTest, ReadsWhatItHasWritten) {
   EXPECT_EQ(read.ToJson(), state.ToJson());
 }
 
+TEST(TrainerStateTest, AFoldersNameMayHoldAnyBytes) {
+  TrainerState state;
+  state.best_model_checkpoint = "mod\xe8le/checkpoint-3";
+  const json saved = json::parse(state.ToText());
+  EXPECT_EQ(saved.at("best_model_checkpoint"), "mod\xef\xbf\xbdle/checkpoint-3");
+  state.best_model_checkpoint = "out/checkpoint-3";
+  EXPECT_EQ(state.ToText(), state.ToJson().dump(2) + "\n");
+}
+
 TEST(TrainerStateTest, NumbersThatMakeNoSenseAreErrors) {
   const std::string start = "state.json: \"global_step\" must be a whole number but is ";
   EXPECT_EQ(ReasonWith("global_step", 3), "no error");

@@ -101,6 +101,22 @@ TEST_F(ResumeTest, KeepsTheBestModelThatWasSavedBeforeItsEvaluation) {
   EXPECT_EQ(best_ones, (std::set<int64_t>{12, 20}));
 }
 
+// JSON is UTF-8, but the output folder may have any name.
+TEST_F(ResumeTest, TheOutputFolderMayHaveAnyName) {
+  const std::string out = "mod\xe8le";
+  const Args options = {"--save_strategy", "best", "--eval_strategy", "steps", "--eval_steps", "4"};
+  const RunResult run = Run(Command(out, options));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const std::string best = ReadJson(out + "/trainer_state.json").at("best_model_checkpoint");
+  EXPECT_TRUE(Contains(best, "/mod\xef\xbf\xbdle/checkpoint-")) << best;
+  ASSERT_FALSE(StepsIn(out).empty());
+  Args resumed = options;
+  resumed.push_back("--resume_from_checkpoint");
+  const RunResult again = Run(Command(out, resumed));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_TRUE(Contains(again.out, "goes on")) << again.out;
+}
+
 // A second and a third signal come while the first is obeyed. No half of a checkpoint is left.
 TEST_F(ResumeTest, MoreSignalsLoseNothing) {
   const Args options = {"--max_steps", "400", "--save_strategy", "steps", "--save_steps", "3"};

@@ -6,7 +6,7 @@ namespace lathe {
 
 void StateCallback::OnSave(const TrainingArguments&, const TrainerState& state, TrainerControl&,
                            const std::string& dir) {
-  WriteFileAtomically(dir + "/trainer_state.json", state.ToJson().dump(2) + "\n");
+  WriteFileAtomically(dir + "/trainer_state.json", state.ToText());
 }
 
 }  // namespace lathe

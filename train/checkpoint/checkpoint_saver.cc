@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <memory>
 #include <new>
 #include <thread>
@@ -37,6 +38,12 @@ int64_t BytesOf(const StateDict& state) {
   return bytes;
 }
 
+// A callback that adds files may throw anything.
+Error AsError(const std::exception& e) {
+  const auto* own = dynamic_cast<const Error*>(&e);
+  return own != nullptr ? *own : Error(absl::StatusCode::kInternal, e.what());
+}
+
 }  // namespace
 
 std::string OptimizerFileName(int rank, int num_parts) {
@@ -63,8 +70,8 @@ void CheckpointSaver::Start(CheckpointJob job, bool beside) {
     if (is_main()) draft = std::make_shared<CheckpointDraft>(parent_, job.name);
     if (draft != nullptr) job.write_files(draft->path());
     if (draft != nullptr && parts) group_->PostMessage(key, draft->path());
-  } catch (const Error& e) {
-    present_.error = draft == nullptr ? e : draft->Shown(e);
+  } catch (const std::exception& e) {
+    present_.error = draft == nullptr ? AsError(e) : draft->Shown(AsError(e));
     result_ = present_;
     if (parts) group_->PostMessage(key, "");
     return;
@@ -72,8 +79,8 @@ void CheckpointSaver::Start(CheckpointJob job, bool beside) {
   if (!beside || !TryCopy(job)) {
     try {
       Write(job, job.model, job.optimizer, key, draft.get());
-    } catch (const Error& e) {
-      present_.error = e;
+    } catch (const std::exception& e) {
+      present_.error = AsError(e);
     }
     result_ = present_;
     return;

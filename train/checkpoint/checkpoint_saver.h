@@ -33,7 +33,8 @@ struct CheckpointJob {
   StateDict optimizer = {};  // this rank's part
   bool with_optimizer = true;
   bool every_rank_writes = false;  // otherwise the main process has the optimizer's whole state
-  // Writes the small files, on the main process and before Start returns.
+  // Writes the small files, on the main process and before Start returns. If it throws, the
+  // checkpoint has failed.
   std::function<void(const std::string& dir)> write_files;
   // Called on the thread of the main process once the checkpoint is in its place.
   std::function<void()> on_saved;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -110,6 +111,18 @@ TEST(CheckpointSaverTest, TakesOneMoreCopyOrNoneWhereMemoryIsShort) {
   EXPECT_LE(std::stoll(MebibytesToSave("short", true, 176 * kMebibyte)), 32 + 8);
   ExpectSameFiles("copied", "direct");
   ExpectSameFiles("copied", "short");
+}
+
+// A callback may throw what is no error of Lathe's.
+TEST(CheckpointSaverTest, AnythingThatIsThrownCostsOneCheckpoint) {
+  fs::remove_all(Folder());
+  fs::create_directories(Folder());
+  CheckpointSaver saver(Folder(), nullptr);
+  CheckpointJob job = Job("first", Large("weight", 1), Large("moment", 1));
+  job.write_files = [](const std::string&) { throw std::runtime_error("no card"); };
+  EXPECT_EQ(Save(saver, job), "no card");
+  EXPECT_TRUE(fs::is_empty(Folder()));
+  EXPECT_EQ(Save(saver, Job("second", Large("weight", 1), Large("moment", 1))), "");
 }
 
 class AvailableMemoryTest : public testing::Test {
