@@ -33,6 +33,7 @@
 #include "lathe/train/callback.h"
 #include "lathe/train/checkpoint/checkpoint_saver.h"
 #include "lathe/train/checkpoint/folder_claim.h"
+#include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/frozen_encoder.h"
 #include "lathe/train/support/output_dir.h"
@@ -169,6 +170,7 @@ class Trainer {
   // Returns the saver. All ranks call it together.
   CheckpointSaver& Saver();
   const NamedSettings& Settings();
+  Machinery OwnMachinery() const;
   nlohmann::json ResumeState();
   // Marks the output folder as this job's, so that it may go on there after a restart. Returns a
   // warning if that fails, else "".

@@ -1,5 +1,6 @@
 // The part of the trainer that saves checkpoints and goes on from them.
 #include <absl/status/status.h>
+#include <omp.h>
 
 #include <chrono>
 #include <cmath>
@@ -52,11 +53,17 @@ bool Trainer::SaveIsDue() const {
 
 const NamedSettings& Trainer::Settings() {
   if (settings_.empty()) {
-    settings_ =
-        SettingsThatMatter(arguments_, *inputs_.train, model_, inputs_.tokenizer.get(),
-                           ReadBatchProcesses(accelerator_.num_processes()), state_.max_steps);
+    settings_ = SettingsThatMatter(
+        arguments_, *inputs_.train, inputs_.evaluation.get(), model_, inputs_.tokenizer.get(),
+        ReadBatchProcesses(accelerator_.num_processes()), state_.max_steps);
   }
   return settings_;
+}
+
+Machinery Trainer::OwnMachinery() const {
+  return {.num_processes = accelerator_.num_processes(),
+          .num_threads = omp_get_max_threads(),
+          .device = accelerator_.device().is_cpu() ? "cpu" : "cuda"};
 }
 
 CheckpointSaver& Trainer::Saver() {
@@ -128,7 +135,8 @@ CheckpointJob Trainer::MakeCheckpointJob(CheckpointSaver& saver, bool writes_mod
                             {"epoch", state_.epoch},
                             {"seed", arguments_.seed},
                             {kJobKey, accelerator_.environment().job},
-                            {"device", accelerator_.device().is_cpu() ? "cpu" : "cuda"}}};
+                            {kDeviceKey, OwnMachinery().device},
+                            {kThreadsKey, OwnMachinery().num_threads}}};
   if (const std::string launcher = OwnIdentity().launcher; !launcher.empty())
     job.manifest.about[kLauncherKey] = launcher;
   if (arguments_.save_total_limit) {
@@ -325,12 +333,8 @@ void Trainer::Resume() {
   best_before_ = {.metric = state_.best_metric,
                   .step = state_.best_global_step,
                   .checkpoint = state_.best_model_checkpoint};
-  const int before = checkpoint.manifest.world_size, now = accelerator_.num_processes();
-  if (before != now) {
-    notes_.push_back("the checkpoint is that of " + std::to_string(before) +
-                     (before == 1 ? " process" : " processes") +
-                     "; with another number, the last digits of sums differ");
-  }
+  for (std::string& note : ChangedMachinery(MachineryIn(checkpoint.manifest), OwnMachinery()))
+    notes_.push_back(std::move(note));
 }
 
 void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {

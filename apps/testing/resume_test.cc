@@ -294,6 +294,49 @@ TEST_F(ResumeTest, OtherOptionsAreRefusedInOneLine) {
       << run.out;
 }
 
+// Evaluations that decide are a part of what decides on the results.
+TEST_F(ResumeTest, OtherEvaluationsAreRefusedWhereTheyDecide) {
+  const auto command = [&](const std::string& out, const Args& more) {
+    Args args =
+        Command(out, {"--save_steps", "6", "--eval_strategy", "steps", "--eval_steps", "3"});
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  };
+  const Args limited = {"--resume_from_checkpoint", "true", "--max_eval_samples", "10"};
+  ASSERT_EQ(Run(command("free", {})).exit_code, 0);
+  EXPECT_EQ(Run(command("free", limited)).exit_code, 0);
+  const Args best = {"--load_best_model_at_end"};
+  ASSERT_EQ(Run(command("best", best)).exit_code, 0);
+  Args changed = limited;
+  changed.push_back("--load_best_model_at_end");
+  const RunResult refused = Run(command("best", changed));
+  EXPECT_EQ(refused.exit_code, 2) << refused.out;
+  EXPECT_EQ(refused.err, "error: " + Path("best") +
+                             "/checkpoint-12: the number of rows of the validation data was 40 and "
+                             "is 10\nhint: go on with the data and options of the checkpoint, or "
+                             "set --resume_anyway\n");
+  changed.push_back("--resume_anyway");
+  const RunResult anyway = Run(command("best", changed));
+  ASSERT_EQ(anyway.exit_code, 0) << anyway.err;
+  EXPECT_TRUE(Contains(anyway.out, "resumed anyway: the number of rows of the validation data"))
+      << anyway.out;
+}
+
+// Another number of threads gives other last digits, so a note says so.
+TEST_F(ResumeTest, AnotherNumberOfThreadsIsNoted) {
+  ASSERT_EQ(Run(Command("out", {"--save_steps", "6"})).exit_code, 0);
+  const std::string note =
+      "the checkpoint is that of 1 thread; with another number, the last digits of sums differ\n";
+  const std::string from = Path("out") + "/checkpoint-6";
+  const RunResult same = Run(Command("same", {"--resume_from_checkpoint", from}));
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_FALSE(Contains(same.out, note)) << same.out;
+  const RunResult more =
+      Run(Command("more", {"--resume_from_checkpoint", from, "--num_threads", "2"}));
+  ASSERT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_TRUE(Contains(more.out, note)) << more.out;
+}
+
 // The example is killed twice, and goes on with the bits of one that never was.
 TEST_F(ResumeTest, TheExampleLoopGoesOnAfterKills) {
   ASSERT_EQ(Run(Command("start", {})).exit_code, 0);

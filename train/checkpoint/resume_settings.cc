@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/sha256.h"
 #include "lathe/distributed/job/dataset_digests.h"
 #include "lathe/distributed/rendezvous/environment.h"
@@ -18,6 +20,10 @@ namespace lathe {
 namespace {
 
 constexpr char kTokenizer[] = "the tokenizer's ";
+// The names of settings of evaluations are these, or begin with one of those.
+constexpr std::string_view kEvaluationNames[] = {"eval_delay", "the metric of the best model",
+                                                 "greater_is_better"};
+constexpr std::string_view kEvaluationPrefixes[] = {"the validation ", "the digest of validation "};
 
 std::string Text(double value) { return nlohmann::json(value).dump(); }
 std::string Text(int64_t value) { return std::to_string(value); }
@@ -29,6 +35,28 @@ bool DependsOnMaxSteps(const TrainingArguments& a) {
   const bool relative_warmup = a.warmup_steps == 0 && a.warmup_ratio > 0;
   return relative_warmup || (name != "constant" && name != "constant_with_warmup" &&
                              name != "inverse_sqrt" && name != "reduce_lr_on_plateau");
+}
+
+// Returns true if the training would give another model with other evaluations.
+bool EvaluationsDecide(const TrainingArguments& a) {
+  return a.lr_scheduler_type == "reduce_lr_on_plateau" || a.save_strategy == "best" ||
+         a.load_best_model_at_end || a.early_stopping_patience.has_value();
+}
+
+// Checkpoints of older versions lack these, and evaluations may begin or cease to decide.
+bool IsOfEvaluation(const std::string& name) {
+  return std::ranges::count(kEvaluationNames, name) > 0 ||
+         std::ranges::any_of(kEvaluationPrefixes,
+                             [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+void AddEvaluation(const TrainingArguments& a, const TokenizedDataset& evaluation,
+                   NamedSettings& settings) {
+  for (const auto& [name, value] : DatasetDigests(evaluation, "validation"))
+    settings.emplace_back("the " + name, value);
+  const std::string values[] = {Text(a.eval_delay), BestModelMetric(a), Text(GreaterIsBetter(a))};
+  for (size_t i = 0; i < std::size(values); ++i)
+    settings.emplace_back(kEvaluationNames[i], values[i]);
 }
 
 std::string Shortened(const std::string& value) {
@@ -48,8 +76,8 @@ std::string Readable(const std::string& name) {
 }  // namespace
 
 NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedDataset& train,
-                                 const Module& model, const Tokenizer* tokenizer, int num_processes,
-                                 int64_t max_steps) {
+                                 const TokenizedDataset* evaluation, const Module& model,
+                                 const Tokenizer* tokenizer, int num_processes, int64_t max_steps) {
   NamedSettings settings;
   for (const auto& [name, value] : DatasetDigests(train, "training"))
     settings.emplace_back("the " + name, value);
@@ -98,6 +126,7 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
     if (a.eval_strategy == "steps") add("eval_steps", a.eval_steps);
     settings.emplace_back("metric_for_best_model", a.metric_for_best_model);
   }
+  if (evaluation != nullptr && EvaluationsDecide(a)) AddEvaluation(a, *evaluation, settings);
   return settings;
 }
 
@@ -128,13 +157,41 @@ std::optional<std::string> FirstDifference(const NamedSettings& then, const Name
       const std::string& name = setting.first;
       if (skip_tokenizer && of_tokenizer(setting)) continue;
       const auto old_value = before.find(name), new_value = present.find(name);
-      if (old_value != before.end() && new_value != present.end() &&
-          old_value->second == new_value->second)
-        continue;
+      const bool both = old_value != before.end() && new_value != present.end();
+      if (both ? old_value->second == new_value->second : IsOfEvaluation(name)) continue;
       return Readable(name) + " was " + text(before, name) + " and is " + text(present, name);
     }
   }
   return std::nullopt;
+}
+
+Machinery MachineryIn(const CheckpointManifest& manifest) {
+  Machinery then{.num_processes = manifest.world_size, .num_threads = 0, .device = ""};
+  const nlohmann::json& about = manifest.about;
+  if (const auto device = about.find(kDeviceKey); device != about.end() && device->is_string())
+    then.device = device->get<std::string>();
+  if (const auto threads = about.find(kThreadsKey); threads != about.end())
+    then.num_threads = static_cast<int>(WholeNumber(*threads, 0, 1 << 20).value_or(0));
+  return then;
+}
+
+std::vector<std::string> ChangedMachinery(const Machinery& then, const Machinery& now) {
+  std::vector<std::string> notes;
+  const auto note_count = [&](int before, int after, const std::string& one,
+                              const std::string& many) {
+    if (before == after) return;
+    notes.push_back("the checkpoint is that of " + std::to_string(before) + " " +
+                    (before == 1 ? one : many) +
+                    "; with another number, the last digits of sums differ");
+  };
+  note_count(then.num_processes, now.num_processes, "process", "processes");
+  if (!then.device.empty() && then.device != now.device) {
+    notes.push_back("the checkpoint was written on the device " + then.device + "; on " +
+                    now.device + ", the last digits of all numbers differ");
+  } else if (then.num_threads > 0 && now.num_threads > 0 && now.device == "cpu") {
+    note_count(then.num_threads, now.num_threads, "thread", "threads");
+  }
+  return notes;
 }
 
 }  // namespace lathe

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "lathe/core/checkpoint/manifest.h"
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/nn/module.h"
@@ -16,9 +18,11 @@ namespace lathe {
 // Returns the data, the tokenizer, the model and those arguments that decide on the numbers, in
 // this order, as names and values. `tokenizer` may be null. The batch that counts is that of all
 // processes together, so `num_processes` may change if the size of each one's batch does.
+// `evaluation` may be null. Its data and options count where evaluations decide on rates, on the
+// end of the training, or on the model that is saved.
 NamedSettings SettingsThatMatter(const TrainingArguments& arguments, const TokenizedDataset& train,
-                                 const Module& model, const Tokenizer* tokenizer, int num_processes,
-                                 int64_t max_steps);
+                                 const TokenizedDataset* evaluation, const Module& model,
+                                 const Tokenizer* tokenizer, int num_processes, int64_t max_steps);
 
 // Returns true if the output folder may hold files already. It is then to be overwritten, or the
 // training goes on from one of its checkpoints. Or this job was started again and has filled it
@@ -26,7 +30,20 @@ NamedSettings SettingsThatMatter(const TrainingArguments& arguments, const Token
 bool MayUseFilledOutputDir(const TrainingArguments& arguments);
 
 // Returns the first difference, for people: "learning_rate was 5e-05 and is 3e-05". Nullopt if
-// there is none. Settings of the tokenizer are compared only if both sides have them.
+// there is none. Settings of the tokenizer and of evaluations are compared only if both sides have
+// them.
 std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now);
+
+// What may change although it changes bits.
+struct Machinery {
+  int num_processes = 1;
+  int num_threads = 0;  // of the main process; 0: not known
+  std::string device;   // "cpu" or "cuda"; empty: not known
+};
+inline constexpr char kThreadsKey[] = "threads", kDeviceKey[] = "device";  // in `about`
+// Reads them from a manifest. Versions before this one have written no number of threads.
+Machinery MachineryIn(const CheckpointManifest& manifest);
+// Returns notes for people on what has changed: "the checkpoint is that of 2 threads; ...".
+std::vector<std::string> ChangedMachinery(const Machinery& then, const Machinery& now);
 
 }  // namespace lathe

@@ -1,0 +1,125 @@
+// Tests what a training that goes on compares with its checkpoint, and what it only notes.
+#include "lathe/train/checkpoint/resume_settings.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/tests/tiny_bert.h"
+
+namespace lathe {
+namespace {
+
+using Change = std::function<void(TrainingArguments&)>;
+
+NamedSettings Settings(const Change& change, int64_t num_evaluated = 6) {
+  TrainingArguments arguments;
+  arguments.eval_strategy = "steps";
+  change(arguments);
+  const auto evaluation = TinyData(num_evaluated);
+  return SettingsThatMatter(arguments, *TinyData(8), evaluation.get(), *TinyBert(), nullptr, 1, 16);
+}
+
+// What makes evaluations decide on the trained model.
+const std::vector<std::pair<std::string, Change>> kDeciders = {
+    {"plateau", [](TrainingArguments& a) { a.lr_scheduler_type = "reduce_lr_on_plateau"; }},
+    {"best", [](TrainingArguments& a) { a.save_strategy = "best"; }},
+    {"load", [](TrainingArguments& a) { a.load_best_model_at_end = true; }},
+    {"early", [](TrainingArguments& a) { a.early_stopping_patience = 2; }}};
+
+TEST(ResumeSettingsTest, EvaluationsThatDecideMustBeTheSame) {
+  const std::vector<std::pair<Change, std::string>> changes = {
+      {[](TrainingArguments& a) { a.eval_delay = 2; }, "eval_delay was 0.0 and is 2.0"},
+      {[](TrainingArguments& a) { a.greater_is_better = true; },
+       "greater_is_better was false and is true"}};
+  for (const auto& [name, decider] : kDeciders) {
+    const NamedSettings then = Settings(decider);
+    EXPECT_EQ(FirstDifference(then, Settings(decider)), std::nullopt) << name;
+    EXPECT_EQ(FirstDifference(then, Settings(decider, 4)),
+              "the number of rows of the validation data was 6 and is 4")
+        << name;
+    for (const auto& [change, difference] : changes) {
+      const auto both = [&](TrainingArguments& a) {
+        decider(a);
+        change(a);
+      };
+      EXPECT_EQ(FirstDifference(then, Settings(both)), difference) << name;
+    }
+  }
+  const auto accuracy = [](TrainingArguments& a) {
+    a.load_best_model_at_end = true;
+    a.metric_for_best_model = "accuracy";
+  };
+  EXPECT_EQ(FirstDifference(Settings(kDeciders[2].second), Settings(accuracy)),
+            "the metric of the best model was eval_loss and is eval_accuracy");
+}
+
+TEST(ResumeSettingsTest, EvaluationsThatOnlyTellMayChange) {
+  const auto changed = [](TrainingArguments& a) {
+    a.eval_delay = 2;
+    a.metric_for_best_model = "accuracy";
+  };
+  const auto nothing = [](TrainingArguments&) {};
+  EXPECT_EQ(FirstDifference(Settings(nothing), Settings(changed, 4)), std::nullopt);
+}
+
+// A checkpoint of an older version, or of a training whose evaluations did not decide yet.
+TEST(ResumeSettingsTest, SettingsOfEvaluationsCountOnlyIfBothSidesHaveThem) {
+  const auto& load = kDeciders[2].second;
+  const auto nothing = [](TrainingArguments&) {};
+  EXPECT_EQ(FirstDifference(Settings(nothing), Settings(load)), std::nullopt);
+  EXPECT_EQ(FirstDifference(Settings(load), Settings(nothing)), std::nullopt);
+  NamedSettings older = Settings(kDeciders[0].second);
+  const auto is_new = [](const auto& setting) {
+    return setting.first.find("validation") != std::string::npos || setting.first == "eval_delay" ||
+           setting.first == "greater_is_better" || setting.first == "the metric of the best model";
+  };
+  EXPECT_EQ(std::erase_if(older, is_new), 8u);
+  EXPECT_EQ(FirstDifference(older, Settings(kDeciders[0].second)), std::nullopt);
+  const auto other_steps = [](TrainingArguments& a) {
+    kDeciders[0].second(a);
+    a.eval_strategy = "epoch";
+  };
+  EXPECT_EQ(FirstDifference(older, Settings(other_steps)), "eval_strategy was steps and is epoch");
+}
+
+TEST(ResumeSettingsTest, NotesWhatChangesBits) {
+  const Machinery cpu{.num_processes = 2, .num_threads = 4, .device = "cpu"};
+  EXPECT_TRUE(ChangedMachinery(cpu, cpu).empty());
+  EXPECT_EQ(ChangedMachinery({.num_processes = 1, .num_threads = 1, .device = "cpu"}, cpu),
+            (std::vector<std::string>{
+                "the checkpoint is that of 1 process; with another number, the last digits of sums "
+                "differ",
+                "the checkpoint is that of 1 thread; with another number, the last digits of sums "
+                "differ"}));
+  EXPECT_EQ(ChangedMachinery({.num_processes = 2, .num_threads = 1, .device = "cuda"}, cpu),
+            (std::vector<std::string>{"the checkpoint was written on the device cuda; on cpu, the "
+                                      "last digits of all numbers differ"}));
+  // On a GPU, threads of the host add nothing up.
+  EXPECT_TRUE(ChangedMachinery({.num_processes = 1, .num_threads = 1, .device = "cuda"},
+                               {.num_processes = 1, .num_threads = 4, .device = "cuda"})
+                  .empty());
+}
+
+TEST(ResumeSettingsTest, OlderManifestsTellLess) {
+  CheckpointManifest manifest;
+  manifest.world_size = 2;
+  manifest.about = {{kDeviceKey, "cpu"}};
+  const Machinery then = MachineryIn(manifest);
+  EXPECT_EQ(then.num_processes, 2);
+  EXPECT_EQ(then.num_threads, 0);
+  EXPECT_EQ(then.device, "cpu");
+  EXPECT_TRUE(
+      ChangedMachinery(then, {.num_processes = 2, .num_threads = 4, .device = "cpu"}).empty());
+  manifest.about = {{kDeviceKey, 3}, {kThreadsKey, "many"}};
+  EXPECT_EQ(MachineryIn(manifest).num_threads, 0);
+  EXPECT_EQ(MachineryIn(manifest).device, "");
+}
+
+}  // namespace
+}  // namespace lathe
