@@ -119,10 +119,11 @@ TEST(TrainerBestModelTest, TheBestStaysAndIsLoadedWithoutACopyInMemory) {
   TrainingArguments arguments = Arguments("best", KeepTheBest);
   arguments.save_total_limit = 1;
   arguments.greater_is_better = true;  // the highest loss, which is not that of the last step
-  const std::string said = TrainAndLook(arguments, 1, [](const Trainer& trainer) {
+  const Look look = [](const Trainer& trainer) {
     return std::to_string(*trainer.state().best_global_step) + " " +
            trainer.state().best_model_checkpoint;
-  });
+  };
+  const std::string said = TrainAndLook(arguments, 1, look);
   const int64_t best = std::stoll(said);
   EXPECT_EQ(said.substr(said.find(' ') + 1), Folder("best") + "/" + CheckpointName(best));
   ASSERT_LT(best, 16);
@@ -131,6 +132,11 @@ TEST(TrainerBestModelTest, TheBestStaysAndIsLoadedWithoutACopyInMemory) {
   EXPECT_EQ(CheckpointsIn("best"), expected);
   EXPECT_EQ(ReadFile(Folder("best") + "/model.safetensors"),
             ReadFile(Folder("best") + "/" + CheckpointName(best) + "/model.safetensors"));
+  // The best one counts, so a limit of 2 keeps no more.
+  Remove("best");
+  arguments.save_total_limit = 2;
+  EXPECT_EQ(TrainAndLook(arguments, 1, look), said);
+  EXPECT_EQ(CheckpointsIn("best"), expected);
 }
 
 // Each step is saved before its epoch is evaluated, and so before it can be known as the best. In

@@ -21,7 +21,8 @@ void AddCheckpointFlags(FlagTable& flags, FinetuneArguments& o) {
       .Max(1e9);
   flags
       .Add("save_total_limit", &o.save_total_limit,
-           "keep the N newest checkpoints and the best one (default: all)")
+           "keep N checkpoints, the newest and the best one; both stay even if N is 1 (default: "
+           "all)")
       .Min(1);
   flags.Add(
       "save_only_model", &o.save_only_model,
