@@ -174,4 +174,15 @@ std::vector<ParameterGroup> TrainedGroups(const SequenceClassifier& model,
   return groups;
 }
 
+void ScaleRates(Optimizer& optimizer, const SequenceClassifier& model,
+                const TrainingArguments& before) {
+  const std::vector<ParameterGroup> groups = TrainedGroups(model, before);
+  if (std::ssize(groups) != optimizer.num_groups()) return;
+  for (int i = 0; i < optimizer.num_groups(); ++i) {
+    const double own = groups[static_cast<size_t>(i)].lr;
+    const double then = own < 0 ? before.learning_rate : own, now = optimizer.initial_lr(i);
+    if (then > 0 && then != now) optimizer.SetLr(i, optimizer.lr(i) * (now / then));
+  }
+}
+
 }  // namespace lathe

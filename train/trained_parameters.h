@@ -36,4 +36,9 @@ std::vector<std::string> IdleRates(const SequenceClassifier& model,
 std::vector<ParameterGroup> TrainedGroups(const SequenceClassifier& model,
                                           const TrainingArguments& arguments);
 
+// Multiplies each group's rate by what its initial rate has become since `before`, the arguments of
+// an earlier part of the training. Does nothing if the optimizer's groups were not the same then.
+void ScaleRates(Optimizer& optimizer, const SequenceClassifier& model,
+                const TrainingArguments& before);
+
 }  // namespace lathe

@@ -182,6 +182,8 @@ class Trainer {
   void Resume();
   std::optional<FoundCheckpoint> FindCheckpoint();
   void LoadCheckpoint(const FoundCheckpoint& checkpoint);
+  // Sets the rates by these arguments, after the optimizer's state has brought those of `then`.
+  void TakeNewRates(const NamedSettings& then, const StateDict& schedule);
   // Does what was still to be done after the step of the checkpoint.
   void FinishResumedStep();
   // Saves a checkpoint without the ranks that are lost, if this rank has the optimizer's whole

@@ -16,9 +16,11 @@
 #include "lathe/core/version.h"
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/train/checkpoint/job_mark.h"
+#include "lathe/train/checkpoint/resume_changes.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/run_errors.h"
+#include "lathe/train/trained_parameters.h"
 #include "lathe/train/trainer.h"
 
 namespace lathe {
@@ -293,8 +295,8 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
   if (const auto difference = FirstDifference(found->manifest.settings, Settings())) {
     if (!arguments_.resume_anyway) {
       throw InvalidArgument(found->path + ": " + *difference,
-                            "go on with the data and options of the checkpoint, or set " +
-                                OptionName("resume_anyway"));
+                            HintAboutDifference(*difference, found->manifest.settings,
+                                                ReadBatchProcesses(accelerator_.num_processes())));
     }
     notes_.push_back("resumed anyway: " + *difference);
   }
@@ -328,7 +330,14 @@ void Trainer::Resume() {
   path = accelerator_.GatherObject(path)[0];
   run_ = choice.at("run").get<int64_t>();
   FoundCheckpoint checkpoint{path, ReadManifest(path)};
-  LoadCheckpoint(checkpoint);
+  try {
+    LoadCheckpoint(checkpoint);
+  } catch (const Error& e) {
+    // A file that can't be read now may be readable after a restart.
+    if (e.code() != absl::StatusCode::kInvalidArgument && e.code() != absl::StatusCode::kDataLoss)
+      throw;
+    throw MisfitError(path, e, FirstDifference(checkpoint.manifest.settings, Settings()));
+  }
   begun_ = SavedCheckpoint{.path = path, .step = state_.global_step, .error = {}};
   best_before_ = {.metric = state_.best_metric,
                   .step = state_.best_global_step,
@@ -343,8 +352,10 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   const StateDict own = OwnState(saved, file);
   constexpr char kOwner[] = "trainer";
   ReadParameters(checkpoint.path);
-  scheduler_->LoadStateDict(WithValues(own.Get<json>(kOwner, "scheduler")));
+  const StateDict schedule = WithValues(own.Get<json>(kOwner, "scheduler"));
+  scheduler_->LoadStateDict(schedule);
   optimizer_.LoadStateDict(ReadOptimizerState(checkpoint));
+  if (arguments_.resume_anyway) TakeNewRates(checkpoint.manifest.settings, schedule);
   if (optimizer_.grad_scaler() != nullptr && own.values.contains("scaler"))
     optimizer_.grad_scaler()->LoadStateDict(WithValues(own.values["scaler"]));
   if (checkpoint.manifest.files.contains(kBestFile)) {
@@ -352,6 +363,11 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
     ReadTrained(checkpoint.path + "/" + kBestFile, best_values_);
   }
   place_ = WithValues(own.Get<json>(kOwner, "loader"));
+  if (arguments_.resume_anyway) {
+    FittedPlace fitted = FitPlace(place_, loader_);
+    place_ = std::move(fitted.state);
+    if (!fitted.note.empty()) notes_.push_back(std::move(fitted.note));
+  }
   loader_.LoadStateDict(place_);
   state_.LoadJson(saved, file);
   LoadCallbackStates(saved, file);
@@ -373,6 +389,18 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   steps_read_ = steps_before_ = state_.global_step;
   tokens_before_ = tokens_of_steps_ = state_.num_input_tokens_seen;
   resumed_from_ = last_checkpoint_ = checkpoint.path;
+}
+
+void Trainer::TakeNewRates(const NamedSettings& then, const StateDict& schedule) {
+  if (arguments_.lr_scheduler_type != "reduce_lr_on_plateau") {
+    scheduler_->LoadStateDict(schedule);  // sets the rates of its step
+    return;
+  }
+  TrainingArguments before = arguments_;
+  before.learning_rate = NumberIn(then, "learning_rate", before.learning_rate);
+  before.head_learning_rate = NumberIn(then, "head_learning_rate", 0);
+  before.layerwise_lr_decay = NumberIn(then, "layerwise_lr_decay", 1);
+  ScaleRates(optimizer_, model_, before);
 }
 
 void Trainer::FinishResumedStep() {

@@ -337,6 +337,37 @@ TEST_F(ResumeTest, AnotherNumberOfThreadsIsNoted) {
   EXPECT_TRUE(Contains(more.out, note)) << more.out;
 }
 
+// A batch of 16 begins after 48 of 96 rows, not after 40. A group of parameters of its own has no
+// state in the checkpoint.
+TEST_F(ResumeTest, ResumeAnywayMovesThePlaceOrSaysWhatCantBeTaken) {
+  ASSERT_EQ(Run(Command("out", {"--save_steps", "5"})).exit_code, 0);
+  const std::string checkpoint = Path("out") + "/checkpoint-5";
+  const auto resume = [&](const Args& more) {
+    Args options = {"--resume_from_checkpoint", checkpoint, "--overwrite_output_dir"};
+    options.insert(options.end(), more.begin(), more.end());
+    return Run(Command("other", options));
+  };
+  const RunResult refused = resume({"--per_device_train_batch_size", "16"});
+  EXPECT_EQ(refused.err, "error: " + checkpoint +
+                             ": per_device_train_batch_size times processes was 8 and is 16\n"
+                             "hint: set --per_device_train_batch_size 8, or set --resume_anyway\n");
+  const RunResult moved = resume({"--per_device_train_batch_size", "16", "--resume_anyway"});
+  ASSERT_EQ(moved.exit_code, 0) << moved.err;
+  EXPECT_TRUE(Contains(moved.out,
+                       "the place in the data was after 40 samples of an epoch, and is after 48, "
+                       "as batches have 16 now\n"))
+      << moved.out;
+  EXPECT_EQ(Losses("other").size(), 12u);
+  const RunResult misfit = resume({"--head_learning_rate", "0.1", "--resume_anyway"});
+  EXPECT_EQ(misfit.exit_code, 2) << misfit.out;
+  EXPECT_TRUE(misfit.err.starts_with("error: " + checkpoint + ": ")) << misfit.err;
+  EXPECT_TRUE(misfit.err.ends_with(
+      "; what has changed: head_learning_rate was not set and is 0.1\nhint: no training can go on "
+      "with this change; begin a new one from the checkpoint's model: --model_name_or_path " +
+      checkpoint + "\n"))
+      << misfit.err;
+}
+
 // The example is killed twice, and goes on with the bits of one that never was.
 TEST_F(ResumeTest, TheExampleLoopGoesOnAfterKills) {
   ASSERT_EQ(Run(Command("start", {})).exit_code, 0);

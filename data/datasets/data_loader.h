@@ -87,6 +87,7 @@ class DataLoader {
   void SetEncoded(Tensor rows);
 
   int64_t size() const;  // batches in an epoch, the same on all ranks
+  int64_t global_batch_size() const { return global_batch_size_; }  // that of all ranks together
   int64_t num_samples() const { return dataset_->size(); }
   const TokenizedDataset& dataset() const { return *dataset_; }
   const DataLoaderOptions& options() const { return options_; }

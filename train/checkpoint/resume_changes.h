@@ -1,0 +1,38 @@
+// What a resume does about data and options that have changed since the checkpoint was saved.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lathe/core/base/error.h"
+#include "lathe/core/checkpoint/state_dict.h"
+#include "lathe/data/datasets/data_loader.h"
+#include "lathe/nn/module.h"
+#include "lathe/train/support/run_errors.h"
+
+namespace lathe {
+
+// Returns the number that a setting of SettingsThatMatter has, or `otherwise` if it isn't there.
+double NumberIn(const NamedSettings& settings, const std::string& name, double otherwise);
+
+// Returns a hint about `difference`, the text of FirstDifference. If the batch of all processes
+// together has changed, it names the batch size with which each of `num_processes` keeps it.
+std::string HintAboutDifference(const std::string& difference, const NamedSettings& then,
+                                int num_processes);
+
+// A place in the data that lies between two batches of a loader.
+struct FittedPlace {
+  lathe::StateDict state;  // for DataLoader::LoadStateDict
+  std::string note = {};   // for people: where the place was and is; empty if it has not moved
+};
+// Returns the place of another loader's state, moved to the end of the batch that it lies in. If no
+// batch of the epoch is left, it is the beginning of the next epoch. Throws DataLoss for a state
+// that is no loader's.
+FittedPlace FitPlace(const lathe::StateDict& place, const DataLoader& loader);
+
+// Returns the error of the checkpoint `path` whose state does not fit this training, with
+// `difference`, the text of FirstDifference.
+UsageError MisfitError(const std::string& path, const Error& e,
+                       const std::optional<std::string>& difference);
+
+}  // namespace lathe
