@@ -72,7 +72,8 @@ CheckpointSaver& Trainer::Saver() {
   if (!saver_) {
     std::string folder = out_ != nullptr ? out_->path() : arguments_.output_dir;
     while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-    saver_.emplace(std::move(folder), &accelerator_.group());
+    saver_.emplace(std::move(folder), &accelerator_.group(),
+                   CopyMemory{.num_processes = accelerator_.environment().local_world_size});
     if (accelerator_.is_main_process()) {
       SweepDrafts(saver_->parent());
       if (run_ == 0) run_ = NextRun(saver_->parent());

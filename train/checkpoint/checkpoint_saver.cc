@@ -15,7 +15,6 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/state_file.h"
 #include "lathe/core/safetensors/safetensors.h"
-#include "lathe/train/checkpoint/available_memory.h"
 
 namespace lathe {
 namespace {
@@ -53,8 +52,8 @@ std::string OptimizerFileName(int rank, int num_parts) {
   return name;
 }
 
-CheckpointSaver::CheckpointSaver(std::string parent, ProcessGroup* group)
-    : parent_(std::move(parent)), group_(group) {}
+CheckpointSaver::CheckpointSaver(std::string parent, ProcessGroup* group, CopyMemory memory)
+    : parent_(std::move(parent)), group_(group), memory_(std::move(memory)) {}
 
 CheckpointSaver::~CheckpointSaver() { cancelled_ = true; }
 
@@ -99,7 +98,8 @@ bool CheckpointSaver::TryCopy(const CheckpointJob& job) {
   try {
     const int64_t held = BytesOf(model_copy_) + BytesOf(optimizer_copy_);
     const int64_t more = BytesOf(model) + BytesOf(optimizer) - held;
-    if (more <= AvailableMemory() - kReserve) {
+    const int copies = job.every_rank_writes ? memory_.num_processes : 1;
+    if (more <= (memory_.available() - kReserve) / copies) {
       CopyState(model, model_copy_);
       CopyState(optimizer, optimizer_copy_);
       return true;

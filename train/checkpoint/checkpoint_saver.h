@@ -23,6 +23,7 @@
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/distributed/groups/process_group.h"
+#include "lathe/train/checkpoint/available_memory.h"
 
 namespace lathe {
 
@@ -47,10 +48,16 @@ struct SavedCheckpoint {
   std::optional<Error> error;
 };
 
+// The memory that the copies of a checkpoint may take.
+struct CopyMemory {
+  int num_processes = 1;  // of the job on this machine, which may all copy at once
+  std::function<int64_t()> available = [] { return AvailableMemory(); };  // bytes, for all of them
+};
+
 class CheckpointSaver {
  public:
   // `group` must outlive the saver. Null: this process writes alone, whatever its rank.
-  CheckpointSaver(std::string parent, ProcessGroup* group);
+  CheckpointSaver(std::string parent, ProcessGroup* group, CopyMemory memory = {});
   // Waits for this rank's part, but not for other ranks.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
@@ -68,7 +75,8 @@ class CheckpointSaver {
 
  private:
   bool is_main() const { return group_ == nullptr || group_->rank() == 0; }
-  // Copies what this rank writes. Returns false, and keeps no copy, if there is no memory for it.
+  // Copies what this rank writes. Returns false, and keeps no copy, if there is no memory for it,
+  // or if the other processes of this machine may need that memory for theirs.
   bool TryCopy(const CheckpointJob& job);
   void Write(const CheckpointJob& job, const StateDict& model, const StateDict& optimizer,
              const std::string& key, CheckpointDraft* draft);
@@ -77,6 +85,7 @@ class CheckpointSaver {
 
   std::string parent_;
   ProcessGroup* group_;
+  CopyMemory memory_;
   std::atomic<bool> cancelled_ = false;
   StateDict model_copy_, optimizer_copy_;
   SavedCheckpoint present_;                // what is being written

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "lathe/core/base/file.h"
+#include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/testing/testing.h"
 #include "lathe/train/checkpoint/available_memory.h"
 
@@ -123,6 +124,42 @@ TEST(CheckpointSaverTest, AnythingThatIsThrownCostsOneCheckpoint) {
   EXPECT_EQ(Save(saver, job), "no card");
   EXPECT_TRUE(fs::is_empty(Folder()));
   EXPECT_EQ(Save(saver, Job("second", Large("weight", 1), Large("moment", 1))), "");
+}
+
+// Two ranks of one machine write 32 MiB each, and rank 0 the model, too. Either copy would fit
+// alone.
+TEST(CheckpointSaverTest, TheRanksOfAMachineShareItsMemory) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer takes memory of its own for each byte";
+#endif
+  fs::remove_all(Folder());
+  fs::create_directories(Folder());
+  const auto results = RunRanks(2, [](const ProcessEnvironment& env) {
+    AcceleratorOptions options;
+    options.environment = env;
+    options.device = "cpu";
+    Accelerator accelerator(options);
+    const StateDict model = Large("weight", 1);
+    const StateDict optimizer = Large("moment" + std::to_string(env.rank) + "_", 8);
+    const auto peak = [&](const std::string& name, int64_t available) {
+      CheckpointSaver saver(Folder(), &accelerator.group(),
+                            {.num_processes = 2, .available = [=] { return available; }});
+      CheckpointJob job = Job(name, model, optimizer);
+      job.every_rank_writes = true;
+      const int64_t bytes = PeakOf([&] { EXPECT_EQ(Save(saver, std::move(job)), ""); });
+      accelerator.WaitForEveryone();
+      return bytes / kMebibyte;
+    };
+    peak("libraries", 0);
+    EXPECT_LE(peak("short", (64 + 48) * kMebibyte), 8);
+    EXPECT_GE(peak("enough", (64 + 80) * kMebibyte), 32 - 2);
+    return std::string();
+  });
+  ExpectAllWell(results);
+  for (const char* name :
+       {"model.safetensors", "optimizer-00001-of-00002.h5", "optimizer-00002-of-00002.h5"})
+    EXPECT_TRUE(ReadFile(Folder() + "/short/" + name) == ReadFile(Folder() + "/enough/" + name))
+        << name;
 }
 
 class AvailableMemoryTest : public testing::Test {
