@@ -70,6 +70,16 @@ std::string AutomaticParent(const ProjectConfiguration& project, const char* wha
   return project.project_dir + "/checkpoints";
 }
 
+// Returns the number after those of all automatic names, if the state `path` lies among them.
+std::optional<int64_t> NextNumber(const ProjectConfiguration& project, const std::string& path) {
+  if (!project.automatic_checkpoint_naming || project.project_dir.empty()) return std::nullopt;
+  const std::string parent = AutomaticParent(project, "load_state");
+  std::error_code code;
+  if (!fs::equivalent(Split(path).first, parent, code)) return std::nullopt;
+  const std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
+  return states.empty() ? std::nullopt : std::optional(states.back().number + 1);
+}
+
 // Returns true if the folder holds a whole state.
 bool IsWhole(const std::string& path) try {
   OpenCheckpoint(path);
@@ -116,12 +126,12 @@ std::string Accelerator::SaveState(const std::string& dir) {
                                         : Split(dir);
   std::string path = parent;
   path += "/" + name;
-  TryTogether([&, &folder = parent] {
+  TryTogether([&, &folder = parent, &state_name = name] {
     if (!is_main_process()) return;
     std::error_code code;
     fs::create_directories(folder, code);
     if (code) throw FileError(folder, code.value());
-    if (automatic) SweepDrafts(folder);
+    SweepDrafts(folder, automatic ? "" : state_name);
     // LoadState may have passed over a damaged state. The new one takes its place.
     if (fs::exists(path) && !(automatic && !IsWhole(path)))
       throw InvalidArgument("[save_state] " + path + " is there already", "choose another name");
@@ -187,9 +197,14 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
 
 std::string Accelerator::LoadState(const std::string& dir) {
   std::string path = dir;
+  std::optional<int64_t> next;  // on the main process
   TryTogether([&] {
     if (!is_main_process()) return;
-    if (!dir.empty()) return static_cast<void>(OpenCheckpoint(dir));
+    if (!dir.empty()) {
+      OpenCheckpoint(dir);
+      next = NextNumber(options_.project, dir);
+      return;
+    }
     const std::string parent = AutomaticParent(options_.project, "load_state");
     std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
     const bool none = states.empty();
@@ -210,6 +225,9 @@ std::string Accelerator::LoadState(const std::string& dir) {
   if (dir.empty()) {
     const std::string name = fs::path(path).filename().string();
     options_.project.iteration = 1 + std::stoll(name.substr(name.rfind('_') + 1));
+  } else if (const std::string number = GatherObject(next ? std::to_string(*next) : "")[0];
+             !number.empty()) {
+    options_.project.iteration = std::stoll(number);
   }
   return path;
 }

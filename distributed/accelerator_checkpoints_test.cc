@@ -187,6 +187,44 @@ TEST(AcceleratorStateTest, AutomaticNamesLimitsAndHooks) {
   ExpectAllWell(results);
 }
 
+// A state that is read by its name has no effect on the names of later ones, which stay free.
+TEST(AcceleratorStateTest, AutomaticNamesGoOnAfterAStateOfAnyNumber) {
+  fs::remove_all(Folder("project"));
+  const std::string states = Folder("project") + "/checkpoints";
+  const auto run = [&](const std::string& load, int64_t expected) {
+    const auto results = RunRanks(2, [&](const Env& env) {
+      AcceleratorOptions options = Options(env);
+      options.project = {.project_dir = Folder("project"), .automatic_checkpoint_naming = true};
+      Accelerator accelerator(options);
+      Wide model;
+      AdamW optimizer(model.Parameters(), {});
+      accelerator.Prepare(model, optimizer);
+      if (!load.empty()) accelerator.LoadState(load);
+      EXPECT_EQ(accelerator.save_iteration(), expected);
+      EXPECT_EQ(accelerator.SaveState(), states + "/checkpoint_" + std::to_string(expected));
+      if (load.empty()) accelerator.SaveState();
+      return std::string();
+    });
+    ExpectAllWell(results);
+  };
+  run("", 0);
+  run(states + "/checkpoint_1", 2);
+  run(states + "/checkpoint_0/", 3);
+  fs::remove_all(Folder("copied"));
+  fs::copy(states + "/checkpoint_0", Folder("copied"), fs::copy_options::recursive);
+  fs::remove_all(states);
+  run(Folder("copied"), 0);
+}
+
+TEST(AcceleratorStateTest, ANewStateSweepsWhatAKilledProcessLeftOfIt) {
+  fs::remove_all(Folder("swept"));
+  for (const char* name : {".checkpoint.tmp.x.77", ".checkpoint.tmp.y.77"})
+    fs::create_directories(Folder("swept") + "/" + name);
+  Loop({.save_to = Folder("swept") + "/x", .save_at = 1});
+  EXPECT_FALSE(fs::exists(Folder("swept") + "/.checkpoint.tmp.x.77"));
+  EXPECT_TRUE(fs::exists(Folder("swept") + "/.checkpoint.tmp.y.77"));  // another program's
+}
+
 TEST(AcceleratorStateTest, AllRanksThrowTheSame) {
   fs::remove_all(Folder("state"));
   fs::create_directories(Folder("state"));

@@ -13,7 +13,8 @@ struct StateDict;  // core/checkpoint/state_dict.h
 struct ProjectConfiguration {
   std::string project_dir = "";
   // SaveState() writes project_dir/checkpoints/checkpoint_0, then checkpoint_1 and so on.
-  // LoadState() reads the newest one that is whole.
+  // LoadState() reads the newest one that is whole. After it, or after LoadState of one by its
+  // name, SaveState() goes on with the next number that is free.
   bool automatic_checkpoint_naming = false;
   // With automatic names: how many states stay. The oldest is deleted once a new one is whole.
   std::optional<int64_t> total_limit = {};

@@ -224,12 +224,16 @@ void RotateCheckpoints(const std::string& parent, int64_t run, int64_t newest, i
   }
 }
 
-void SweepDrafts(const std::string& parent) {
+void SweepDrafts(const std::string& parent, const std::string& name) {
   std::vector<fs::path> remains;
   std::error_code code;
   for (fs::directory_iterator at(parent, code), end; !code && at != end; at.increment(code)) {
-    const std::string name = at->path().filename();
-    if (name.starts_with(kDraft) || name.starts_with(kTrash)) remains.push_back(at->path());
+    const std::string hidden = at->path().filename();
+    for (const std::string_view prefix : {kDraft, kTrash}) {
+      const bool is_one = name.empty() ? hidden.starts_with(prefix)
+                                       : NumberOf(hidden, std::string(prefix) + name + ".") >= 0;
+      if (is_one) remains.push_back(at->path());
+    }
   }
   for (const fs::path& path : remains) fs::remove_all(path, code);
 }

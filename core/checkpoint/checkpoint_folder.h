@@ -88,7 +88,8 @@ void RemoveCheckpoint(const std::string& path);
 void RotateCheckpoints(const std::string& parent, int64_t run, int64_t newest, int64_t limit,
                        const std::function<bool(const std::string& path)>& keep);
 
-// Removes hidden folders that a killed process left.
-void SweepDrafts(const std::string& parent);
+// Removes hidden folders that a killed process left: all, or those of the checkpoint `name`. Other
+// programs may be writing into a folder that this one doesn't have for itself.
+void SweepDrafts(const std::string& parent, const std::string& name = "");
 
 }  // namespace lathe

@@ -230,6 +230,18 @@ TEST_F(CheckpointFolderTest, SweepsWhatAKilledProcessLeft) {
   EXPECT_EQ(CountEntries(), 1);
 }
 
+TEST_F(CheckpointFolderTest, SweepsTheRemainsOfOneNameAlone) {
+  for (const char* name : {".checkpoint.tmp.x.77", ".checkpoint.trash.x.8", ".checkpoint.tmp.y.77",
+                           ".checkpoint.tmp.x.1.77", ".checkpoint.tmp.xx.77"})
+    fs::create_directory(root_ + "/" + name);
+  SweepDrafts(root_, "x");
+  EXPECT_EQ(CountEntries(), 3);
+  for (const char* name : {".checkpoint.tmp.x.77", ".checkpoint.trash.x.8"})
+    EXPECT_FALSE(fs::exists(root_ + "/" + name)) << name;
+  SweepDrafts(root_);
+  EXPECT_EQ(CountEntries(), 0);
+}
+
 TEST_F(CheckpointFolderTest, ErrorsNameThePlaceInsteadOfTheHiddenFolder) {
   const CheckpointDraft draft(root_, CheckpointName(3));
   const Error full = FileError(draft.path() + "/model", ENOSPC);
