@@ -79,6 +79,21 @@ TEST(TrainerResumeCallbacksTest, PatienceMayChange) {
   EXPECT_EQ(LastStep(without), "8");
 }
 
+// The last of all planned steps is saved, but not the one after which a training stops early.
+TEST(TrainerResumeCallbacksTest, AnEarlyStopIsSavedOnlyWhereItIsDue) {
+  for (const auto& [patience, last] : {std::pair(3, 3), std::pair(99, 8)}) {
+    TrainingArguments arguments = StoppingArguments("due", patience);
+    arguments.load_best_model_at_end = false;  // which saves each best model
+    arguments.save_steps = 3;
+    EXPECT_EQ(LastStep(arguments), patience == 3 ? "4" : "8");
+    for (const int step : {3, 4, 8}) {
+      EXPECT_EQ(std::filesystem::exists(Folder("due") + "/checkpoint-" + std::to_string(step)),
+                step == 3 || step == last)
+          << step << " with patience " << patience;
+    }
+  }
+}
+
 // A training that has not counted before begins to count, with the best metric of before.
 TEST(TrainerResumeCallbacksTest, PatienceMayComeLater) {
   TrainingArguments first = StoppingArguments("patient", 1);

@@ -57,7 +57,9 @@ FoundCheckpoint OpenCheckpoint(const std::string& path);
 // What lies in a folder.
 struct CheckpointSearch {
   std::optional<FoundCheckpoint> newest;  // the newest one that is whole and can be resumed
-  std::vector<std::string> left_out;      // for people: the newer ones, each with the reason
+  // For people: newer ones that can't be resumed, and any whose manifest can't be read, since its
+  // step isn't known. Each has the reason.
+  std::vector<std::string> left_out;
 };
 // The newest is the one of the last training, and there the one with the most steps. A link to a
 // checkpoint elsewhere counts as one. A folder that doesn't exist holds none.
