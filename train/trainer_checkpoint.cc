@@ -320,6 +320,7 @@ void Trainer::Resume() {
       choice = {{"error", e.message()}, {"hint", e.hint()}, {"is_refusal", is_refusal}};
     }
   }
+  accelerator_.WaitWithoutTimeout();  // it may read many gigabytes
   choice = json::parse(
       accelerator_.GatherObject(choice.dump(-1, ' ', false, json::error_handler_t::replace))[0]);
   if (choice.contains("error")) {

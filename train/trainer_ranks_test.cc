@@ -1,9 +1,15 @@
 // Tests that several ranks follow one control, whichever of them sets it.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <thread>
 
 #include "lathe/distributed/testing/testing.h"
 #include "lathe/train/trainer_testing.h"
@@ -97,6 +103,54 @@ TEST(TrainerRanksTest, RefusesUnequalCallbacks) {
     EXPECT_NE(result.said.find("number of callbacks that set the control"), std::string::npos)
         << result.said;
   }
+}
+
+// The main process reads and verifies checkpoints. That may take longer than ranks may be late.
+// Here a manifest is a pipe, which tells nothing before somebody writes to it.
+TEST(TrainerRanksTest, AllWaitForASlowSearchForACheckpoint) {
+  const std::string folder = testing::TempDir() + "trainer_ranks_test_slow";
+  std::filesystem::remove_all(folder);
+  TrainingArguments arguments = TinyArguments();
+  arguments.output_dir = folder;
+  arguments.save_strategy = "steps";
+  arguments.save_steps = 1;
+  const auto train = [&](bool is_slow) {
+    const auto results = RunRanks(2, [&](const ProcessEnvironment& env) {
+      AcceleratorOptions options = AcceleratorOptionsOf(arguments);
+      options.environment = env;
+      options.timeout = std::chrono::seconds(3);
+      Accelerator accelerator(options);
+      std::thread writer;
+      std::atomic<bool> over = false;
+      if (is_slow && env.rank == 1) {
+        writer = std::thread([&] {
+          std::this_thread::sleep_for(std::chrono::seconds(7));
+          while (!over) {
+            close(open((folder + "/checkpoint-99/manifest.json").c_str(), O_RDWR | O_CLOEXEC));
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          }
+        });
+      }
+      std::string resumed;
+      try {
+        Trainer trainer(arguments, accelerator, TinyInputs());
+        trainer.Train();
+        resumed = trainer.resumed_from();
+      } catch (const Error& e) {
+        resumed = e.message();
+      }
+      over = true;
+      if (writer.joinable()) writer.join();
+      return resumed;
+    });
+    ExpectAllWell(results);
+    return results[1].said;
+  };
+  EXPECT_EQ(train(false), "");
+  std::filesystem::create_directory(folder + "/checkpoint-99");
+  ASSERT_EQ(mkfifo((folder + "/checkpoint-99/manifest.json").c_str(), 0600), 0);
+  arguments.resume_from_checkpoint = "true";
+  EXPECT_EQ(train(true), folder + "/checkpoint-4");
 }
 
 }  // namespace
