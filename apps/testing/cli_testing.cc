@@ -109,9 +109,10 @@ void ReadOutput(pid_t pid, const RunOptions& options, Pipe& out, const Pipe& err
       }
     }
     if (interrupted || result.out.find(options.interrupt_after) == std::string::npos) continue;
+    // Pending signals of one number arrive as one.
     for (int i = 0; i < options.interrupts; ++i) {
       kill(pid, options.interrupt_signal);
-      usleep(1000);  // pending signals of one number arrive as one
+      std::this_thread::sleep_for(options.interrupt_pause);
     }
     interrupted = true;
     if (options.close_output) {

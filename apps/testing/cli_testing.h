@@ -23,6 +23,7 @@ struct RunOptions {
   std::string input = {};            // standard input
   std::string interrupt_after = {};  // send interrupt_signal once standard output holds this
   int interrupts = 1;                // how many times to send it
+  std::chrono::milliseconds interrupt_pause{1};  // the time between two of them
   int interrupt_signal = SIGINT;
   bool close_output = false;     // read no more standard output after the signal
   std::string stdout_path = {};  // the file that standard output goes to instead of RunResult::out

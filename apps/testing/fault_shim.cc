@@ -1,8 +1,10 @@
-// A library to preload (LD_PRELOAD), which makes one call fail:
-//   LATHE_FAULT=fsync:3:5   the third fsync fails with errno 5 (EIO)
-//   LATHE_FAULT_PATH=TEXT   only calls on files whose path holds TEXT count; TEXT$: whose path ends
+// A library to preload (LD_PRELOAD), which makes calls fail, or one call wait:
+//   LATHE_FAULT=fsync:3:5      the third fsync fails with errno 5 (EIO)
+//   LATHE_FAULT=write:3+:28    the third write fails, and all after it (ENOSPC: the disk stays
+//   full) LATHE_FAULT=write:3:@5000  the third write takes 5000 ms longer LATHE_FAULT_PATH=TEXT
+//   only calls on files whose path holds TEXT count; TEXT$: whose path ends
 //                           with TEXT
-//   LATHE_FAULT_MARK=FILE   the file that is made once the call has failed
+//   LATHE_FAULT_MARK=FILE   the file that is made once the call fails or waits
 // The functions are write (and pwrite), fsync and rename (and renameat2).
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -10,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -27,7 +30,14 @@ bool Names(const char* path) {
   return size >= length - 1 && strncmp(path + size - (length - 1), wanted, length - 1) == 0;
 }
 
-// Returns true, and sets errno, if this call is the one that fails.
+// Waits for the whole time, whatever signals come.
+void Wait(long milliseconds) {
+  timespec left = {milliseconds / 1000, milliseconds % 1000 * 1'000'000};
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+}
+
+// Returns true, and sets errno, if this call fails. Waits if it is one that waits.
 bool Fails(const char* function, const char* path) {
   const char* const fault = getenv("LATHE_FAULT");
   const size_t length = strlen(function);
@@ -35,9 +45,17 @@ bool Fails(const char* function, const char* path) {
     return false;
   char* end = nullptr;
   const long number = strtol(fault + length + 1, &end, 10);
-  if (!Names(path) || ++calls != number) return false;
+  const bool lasts = *end == '+';
+  if (lasts) ++end;
+  if (!Names(path)) return false;
+  const int call = ++calls;
+  if (call != number && !(lasts && call > number)) return false;
   const int mark = open(getenv("LATHE_FAULT_MARK"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
   close(mark);
+  if (end[1] == '@') {
+    Wait(atol(end + 2));
+    return false;
+  }
   errno = atoi(end + 1);
   return true;
 }

@@ -117,8 +117,9 @@ TEST_F(ResumeTest, TheOutputFolderMayHaveAnyName) {
   EXPECT_TRUE(Contains(again.out, "goes on")) << again.out;
 }
 
-// A second and a third signal come while the first is obeyed. No half of a checkpoint is left.
-TEST_F(ResumeTest, MoreSignalsLoseNothing) {
+// A second and a third signal come at once, and count as one with the first. Later ones are in
+// checkpoint_faults_test.cc. No half of a checkpoint is left.
+TEST_F(ResumeTest, SignalsInHasteLoseNothing) {
   const Args options = {"--max_steps", "400", "--save_strategy", "steps", "--save_steps", "3"};
   const RunResult run =
       Run(Command("out", options),
