@@ -90,6 +90,7 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
   SetDecision(arguments_, /*keep=*/false, model_.config());
   accelerator_.Prepare(loader_, model_, optimizer_, *scheduler_);
   CheckCallbacks();
+  CheckSharedFolder();
   if (!arguments_.resume_from_checkpoint.empty() || ReadRestarts() > 0) Resume();
 }
 

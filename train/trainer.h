@@ -154,6 +154,8 @@ class Trainer {
 
   // Checkpoints (trainer_checkpoint.cc).
   //
+  // With ranks on several machines, throws or notes it if some don't see the checkpoints.
+  void CheckSharedFolder();
   bool keeps_checkpoints() const { return arguments_.save_strategy != "no" && saves(); }
   // Returns true if a checkpoint is due after this step, or because of the time.
   bool SaveIsDue() const;

@@ -18,6 +18,7 @@
 #include "lathe/train/checkpoint/job_mark.h"
 #include "lathe/train/checkpoint/resume_changes.h"
 #include "lathe/train/checkpoint/resume_settings.h"
+#include "lathe/train/checkpoint/shared_folder.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/trained_parameters.h"
@@ -40,6 +41,29 @@ StateDict WithValues(const json& values) {
 }
 
 }  // namespace
+
+void Trainer::CheckSharedFolder() {
+  const ProcessEnvironment& job = accelerator_.environment();
+  if (!keeps_checkpoints() || job.local_world_size == job.world_size) return;
+  const std::string folder = out_ != nullptr ? out_->path() : arguments_.output_dir;
+  const std::vector<int> without = RanksWithoutFolder(accelerator_, folder);
+  if (without.empty()) return;
+  const std::string problem = arguments_.output_dir + ": rank " + std::to_string(without.front()) +
+                              " does not see the main process's output folder";
+  const bool every_rank_writes = arguments_.shard_optimizer && accelerator_.device().is_cpu();
+  if (every_rank_writes && !arguments_.save_only_model) {
+    throw UsageError(
+        problem + ", into which each process writes its part of a checkpoint",
+        "name a folder that all machines share, or set " + OptionName("save_strategy") + " no");
+  }
+  if (arguments_.load_best_model_at_end) {
+    throw UsageError(problem + ", from which each process loads the best model",
+                     "name a folder that all machines share, or leave out " +
+                         OptionName("load_best_model_at_end"));
+  }
+  if (!arguments_.save_only_model)
+    notes_.push_back(problem + "; copy a checkpoint to all machines before training goes on");
+}
 
 // --- saving ---
 

@@ -153,5 +153,41 @@ TEST(TrainerRanksTest, AllWaitForASlowSearchForACheckpoint) {
   EXPECT_EQ(train(true), folder + "/checkpoint-4");
 }
 
+// Each rank stands for a machine of its own, which has its own folder `out`.
+TEST(TrainerRanksTest, MachinesThatShareNoFolderAreToldSoBeforeTheFirstStep) {
+  const std::string root = testing::TempDir() + "trainer_ranks_test_machines";
+  const auto train = [&](const std::string& out, bool shard) {
+    std::filesystem::remove_all(root);
+    const auto results = RunRanks(2, [&](const ProcessEnvironment& env) {
+      const std::string own = root + "/" + std::to_string(env.rank);
+      std::filesystem::create_directories(own);
+      EXPECT_EQ(chdir(own.c_str()), 0);
+      TrainingArguments arguments = TinyArguments();
+      arguments.output_dir = out;
+      arguments.save_strategy = "steps";
+      arguments.shard_optimizer = shard;
+      AcceleratorOptions options = AcceleratorOptionsOf(arguments);
+      options.environment = PlacedOn(env, /*one_machine=*/false);
+      options.timeout = std::chrono::seconds(20);
+      Accelerator accelerator(options);
+      try {
+        Trainer trainer(arguments, accelerator, TinyInputs());
+        return trainer.notes().empty() ? std::string() : trainer.notes().front();
+      } catch (const Error& e) {
+        return e.message();
+      }
+    });
+    ExpectAllWell(results);
+    EXPECT_EQ(results[0].said, results[1].said);
+    return results[0].said;
+  };
+  const std::string problem = "out: rank 1 does not see the main process's output folder";
+  EXPECT_EQ(train("out", true),
+            problem + ", into which each process writes its part of a checkpoint");
+  EXPECT_EQ(train("out", false),
+            problem + "; copy a checkpoint to all machines before training goes on");
+  EXPECT_EQ(train(root + "/out", true), "");
+}
+
 }  // namespace
 }  // namespace lathe

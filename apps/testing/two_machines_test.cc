@@ -42,6 +42,23 @@ TEST_F(TwoMachines, MeetWhereTheMainOneIsGivenByItsName) {
   EXPECT_EQ(Losses("out").size(), 3u);
 }
 
+// Each machine works in a folder of its own, to which a relative path leads.
+TEST_F(TwoMachines, AFolderThatIsNotSharedTakesNoCheckpoints) {
+  std::string script =
+      "here=$PWD; own=" + Path("machine") + "$((RANK / 2)); mkdir -p $own; cd $own; exec $here/";
+  for (const std::string& arg :
+       Finetune("out", {"--output_dir", "out", "--max_steps", "3", "--save_steps", "1"}))
+    script += arg + " ";
+  Write("machine.sh", script + "\n");
+  const std::vector<int> codes = RunOnBoth({"/bin/sh", Path("machine.sh")});
+  EXPECT_EQ(codes[0], 2) << Read("err.0") << Read("err.1");
+  EXPECT_NE(codes[1], 0);
+  EXPECT_NE(Read("err.0").find("out: rank 2 does not see the main process's output folder, into "
+                               "which each process writes its part of a checkpoint\n"),
+            std::string::npos)
+      << Read("err.0");
+}
+
 TEST_F(TwoMachines, ASignalToOneLauncherEndsBothAlike) {
   const Args program =
       Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size", "2"});
