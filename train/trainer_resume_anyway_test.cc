@@ -3,13 +3,13 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/core/checkpoint/state_file.h"
 #include "lathe/train/checkpoint/resume_changes.h"
@@ -31,6 +31,9 @@ struct Outcome {
   double epoch = 0;
 };
 
+// What the trainings have logged, by folder.
+std::map<std::string, nlohmann::json> logs;
+
 // Trains for 2 epochs of `rows` rows into an empty folder, with a checkpoint after each step.
 Outcome Train(const std::string& folder, const Change& change, int64_t rows = 16) {
   std::filesystem::remove_all(Folder(folder));
@@ -45,6 +48,7 @@ Outcome Train(const std::string& folder, const Change& change, int64_t rows = 16
     Trainer trainer(arguments, accelerator,
                     {.model = TinyBert(), .train = TinyData(rows), .evaluation = TinyData(6)});
     trainer.Train();
+    logs[folder] = trainer.state().log_history;
     return {.notes = trainer.notes(),
             .steps = trainer.state().global_step,
             .epoch = trainer.state().epoch};
@@ -65,8 +69,7 @@ Outcome Resume(const std::string& from, int step, const Change& change, int64_t 
 
 // Returns the learning rate that the step used.
 double RateOf(const std::string& folder, int64_t step) {
-  const auto state = nlohmann::json::parse(ReadFile(Folder(folder) + "/trainer_state.json"));
-  for (const nlohmann::json& entry : state.at("log_history")) {
+  for (const nlohmann::json& entry : logs.at(folder)) {
     if (entry.at("step") == step && entry.contains("learning_rate"))
       return entry.at("learning_rate");
   }

@@ -158,7 +158,7 @@ TEST(OptionsTest, ThresholdsAndCalibration) {
   EXPECT_EQ(Parse({"--thresholds", object}).thresholds, object);
   expect({"--thresholds", "{\"a\": 2}"}, "thresholds: the threshold of label \"a\" must be ");
   expect({"--thresholds", "{\"a\": \"1\"}"}, "thresholds: the threshold of label \"a\" must be ");
-  expect({"--thresholds", "{a: 1}"}, "thresholds: expected a JSON object of labels and their ");
+  expect({"--thresholds", "{a: 1}"}, "thresholds:1:2: not valid JSON");
   expect({"--thresholds", "none.json"}, "none.json: No such file");
   expect({"--calibrate", "platt"}, "--calibrate");
 }

@@ -60,8 +60,8 @@ TEST_F(CheckpointFaultsTest, ADiskThatStaysFullCostsWhatComesAfter) {
     fs::remove_all(Path("out"));
     std::string saved;
     {
-      const Fault fault("write:" + std::to_string(call) + "+:" + std::to_string(ENOSPC),
-                        Path("out"), Path("mark"));
+      const Fault fault("write:" + std::to_string(call) + "+:" + std::to_string(ENOSPC), "/out/",
+                        Path("mark"));
       const RunResult run = Run("out", saves);
       if (!Exists("mark")) break;
       saved = LastAcknowledged(run.out);

@@ -1,10 +1,12 @@
 // A library to preload (LD_PRELOAD), which makes calls fail, or one call wait:
-//   LATHE_FAULT=fsync:3:5      the third fsync fails with errno 5 (EIO)
-//   LATHE_FAULT=write:3+:28    the third write fails, and all after it (ENOSPC: the disk stays
-//   full) LATHE_FAULT=write:3:@5000  the third write takes 5000 ms longer LATHE_FAULT_PATH=TEXT
-//   only calls on files whose path holds TEXT count; TEXT$: whose path ends
-//                           with TEXT
-//   LATHE_FAULT_MARK=FILE   the file that is made once the call fails or waits
+//
+// - LATHE_FAULT=fsync:3:5: the third fsync fails with errno 5 (EIO).
+// - LATHE_FAULT=write:3+:28: the third write fails, and all after it (ENOSPC, a disk that is full).
+// - LATHE_FAULT=write:3:@5000: the third write takes 5000 ms longer.
+// - LATHE_FAULT_PATH=TEXT: only calls on files whose path holds TEXT count.
+// - LATHE_FAULT_PATH=TEXT$: only those whose path ends with TEXT.
+// - LATHE_FAULT_MARK=FILE: the file that is made once the call fails or waits.
+//
 // The functions are write (and pwrite), fsync and rename (and renameat2).
 #include <dlfcn.h>
 #include <fcntl.h>
