@@ -25,7 +25,8 @@ tools/setup.sh --tests
 
 quiet=(--color=no --noshow_progress)
 options=()
-# Where no GPU runs the kernels, they compile in a third of the time without optimization. `lathe env` tells.
+# Where no GPU runs the kernels, they compile faster without optimization. The programs that are left in bazel-bin say so
+# in `lathe env`. A plain `bazel build` optimizes the kernels again.
 nvidia-smi -L >/dev/null 2>&1 || options+=(--define=lathe_kernels=unoptimized)
 for folder in golden data; do
   variable=LATHE_${folder^^}_DIR

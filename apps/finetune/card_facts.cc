@@ -28,7 +28,8 @@ ModelCardFacts CardFactsOf(const FinetuneArguments& options, const Accelerator& 
   facts.base_model = options.model_name_or_path;
   // A folder goes before a name on the Hub. Its path is nobody's business but its owner's.
   facts.base_is_local = IsLocalPath(facts.base_model);
-  if (std::error_code code; facts.base_is_local)
+  std::error_code code;
+  if (facts.base_is_local)
     facts.base_model = FileName(fs::weakly_canonical(facts.base_model, code));
   facts.training_data = NameOfData(TrainingSplit(options));
   facts.evaluation_data = NameOfData(ValidationSplit(options));

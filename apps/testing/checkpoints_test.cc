@@ -1,11 +1,8 @@
-// Tests that nothing is lost: trainings that are killed, interrupted or meet a failing disk.
+// Tests that nothing is lost by trainings that are killed, interrupted or cut off.
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
-#include <set>
-#include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
@@ -16,17 +13,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kTimeout[] = "/usr/bin/timeout";
-
-// Returns the checkpoints that the program says are saved.
-std::vector<std::string> Acknowledged(const std::string& out) {
-  std::vector<std::string> paths;
-  std::istringstream lines(out);
-  for (std::string line; std::getline(lines, line);) {
-    // A killed program may leave half a line at the end.
-    if (line.starts_with("saved ") && !lines.eof()) paths.push_back(line.substr(6));
-  }
-  return paths;
-}
 
 // Returns how many kills a test makes: $LATHE_KILLS, or 50.
 int Kills() {
@@ -138,145 +124,6 @@ TEST_F(CheckpointsTest, ASignalSavesAndThePrintedCommandGoesOn) {
     EXPECT_EQ(Read("whole/model.safetensors"), Read("out/model.safetensors"));
     EXPECT_EQ(LogOf("whole"), LogOf("out"));
   }
-}
-
-TEST_F(CheckpointsTest, AFailingDiskCostsOneCheckpoint) {
-  setenv("LD_PRELOAD", "apps/testing/libfault_shim.so", 1);
-  setenv("LATHE_FAULT_PATH", "checkpoint-6", 1);
-  setenv("LATHE_FAULT_MARK", Path("mark").c_str(), 1);
-  const std::vector<std::string> options =
-      Options("out", {"--max_steps", "9", "--overwrite_output_dir"});
-  int faults = 0;
-  for (const char* function : {"write", "fsync", "rename"}) {
-    for (const int error : {EIO, ENOSPC}) {
-      // All of the many writes fail in the same way. So only each ninth is tried by default.
-      const int stride = FaultRounds() > 1 || function != std::string("write") ? 1 : 9;
-      for (int call = 1;; call += stride) {
-        fs::remove(Path("mark"));
-        fs::remove_all(Path("out"));
-        setenv("LATHE_FAULT",
-               (std::string(function) + ":" + std::to_string(call) + ":" + std::to_string(error))
-                   .c_str(),
-               1);
-        const RunResult result = RunProgram("finetune", options);
-        if (!Exists("mark")) break;
-        ++faults;
-        const std::string of = std::string(function) + " " + std::to_string(call);
-        EXPECT_EQ(result.exit_code, 0) << of << result.out << result.err;
-        EXPECT_NE(result.out.find("warning: no checkpoint was saved after step 6: " + Path("out") +
-                                  "/checkpoint-6"),
-                  std::string::npos)
-            << of << result.out;
-        EXPECT_NE(result.out.find("; the newest one is " + Path("out") + "/checkpoint-3\n"),
-                  std::string::npos)
-            << of << result.out;
-        EXPECT_NO_THROW(OpenCheckpoint(Path("out/checkpoint-3"))) << of;
-        EXPECT_NO_THROW(OpenCheckpoint(Path("out/checkpoint-9"))) << of;
-        EXPECT_FALSE(Exists("out/checkpoint-6")) << of;
-      }
-    }
-  }
-  EXPECT_GT(faults, 30);
-  setenv("LATHE_FAULT", "fsync:1:28", 1);
-  fs::remove_all(Path("out"));
-  const RunResult stopped =
-      RunProgram("finetune", Options("out", {"--max_steps", "9", "--save_failure", "stop"}));
-  ExpectError(stopped, "no checkpoint was saved after step 6: " + Path("out") + "/checkpoint-6");
-  EXPECT_NO_THROW(OpenCheckpoint(Path("out/checkpoint-3")));
-  for (const char* name : {"LD_PRELOAD", "LATHE_FAULT", "LATHE_FAULT_PATH", "LATHE_FAULT_MARK"})
-    unsetenv(name);
-}
-
-// Returns the steps of a log with the lowest evaluation loss so far, without the step `lost`.
-std::vector<int64_t> BestSteps(const nlohmann::json& log, int64_t lost = -1) {
-  std::vector<int64_t> steps;
-  double lowest = 1e9;
-  for (const nlohmann::json& entry : log) {
-    if (!entry.contains("eval_loss") || entry["step"] == lost) continue;
-    if (entry["eval_loss"].get<double>() >= lowest) continue;
-    lowest = entry["eval_loss"];
-    steps.push_back(entry["step"]);
-  }
-  return steps;
-}
-
-// The best model is lost to a full disk. The best one of those that are left takes its place, and
-// every file and line says so.
-TEST_F(CheckpointsTest, ABestModelThatIsLostIsNotCalledTheBest) {
-  const std::vector<std::string> options = TrainingArgs(
-      "out", {"--num_threads", "1", "--disable_tqdm", "--max_steps", "40", "--learning_rate",
-              "1e-3", "--eval_strategy", "steps", "--eval_steps", "8", "--save_strategy", "best",
-              "--load_best_model_at_end", "--do_eval"});
-  ASSERT_EQ(RunProgram("finetune", options).exit_code, 0);
-  const nlohmann::json log = ReadJson("out/trainer_state.json").at("log_history");
-  const int64_t lost = BestSteps(log).back();
-  const std::vector<int64_t> left = BestSteps(log, lost);
-  ASSERT_FALSE(left.empty());
-  fs::remove_all(Path("out"));
-  setenv("LD_PRELOAD", "apps/testing/libfault_shim.so", 1);
-  setenv("LATHE_FAULT_PATH", CheckpointName(lost).c_str(), 1);
-  setenv("LATHE_FAULT_MARK", Path("mark").c_str(), 1);
-  setenv("LATHE_FAULT", ("fsync:1:" + std::to_string(ENOSPC)).c_str(), 1);
-  const RunResult run = RunProgram("finetune", options);
-  for (const char* name : {"LD_PRELOAD", "LATHE_FAULT", "LATHE_FAULT_PATH", "LATHE_FAULT_MARK"})
-    unsetenv(name);
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  ASSERT_TRUE(Exists("mark"));
-  std::vector<int64_t> steps;
-  for (const NumberedFolder& folder : ListNumberedFolders(Path("out"), "checkpoint-"))
-    steps.push_back(folder.number);
-  EXPECT_EQ(steps, left);
-  EXPECT_NE(run.out.find("warning: the best model, that of step " + std::to_string(lost) +
-                         ", could not be saved; the model is that of step " +
-                         std::to_string(left.back()) + "\n"),
-            std::string::npos)
-      << run.out;
-  const nlohmann::json state = ReadJson("out/trainer_state.json");
-  const std::string best = "out/" + CheckpointName(left.back());
-  EXPECT_EQ(state.at("best_global_step"), left.back());
-  EXPECT_EQ(state.at("best_model_checkpoint"), Path(best));
-  EXPECT_EQ(Read("out/model.safetensors"), Read(best + "/model.safetensors"));
-  EXPECT_EQ(ReadJson("out/eval_results.json").at("eval_loss"), state.at("best_metric"));
-}
-
-// The sync of the folder itself may fail, before or after a checkpoint has its name there.
-TEST_F(CheckpointsTest, AFolderThatFailsToSyncCostsNoOtherCheckpoint) {
-  setenv("LD_PRELOAD", "apps/testing/libfault_shim.so", 1);
-  setenv("LATHE_FAULT_PATH", "/out$", 1);
-  setenv("LATHE_FAULT_MARK", Path("mark").c_str(), 1);
-  std::set<int> warned_of;
-  int errors = 0;
-  for (int call = 1;; ++call) {
-    fs::remove(Path("mark"));
-    fs::remove_all(Path("out"));
-    setenv("LATHE_FAULT", ("fsync:" + std::to_string(call) + ":" + std::to_string(EIO)).c_str(), 1);
-    // The report lies in this folder, too, but its loss costs nothing.
-    const RunResult result =
-        RunProgram("finetune", Options("out", {"--max_steps", "9", "--no_report"}));
-    if (!Exists("mark")) break;
-    for (const std::string& path : Acknowledged(result.out)) EXPECT_NO_THROW(OpenCheckpoint(path));
-    EXPECT_EQ(FindNewestCheckpoint(Path("out")).left_out, std::vector<std::string>()) << call;
-    if (result.exit_code != 0) {
-      ExpectError(result, ": Input/output error");
-      ++errors;
-      continue;
-    }
-    if (result.out.find("warning: no model card was written: ") != std::string::npos) {
-      EXPECT_EQ(Acknowledged(result.out).size(), 3u) << call << result.out;
-      continue;
-    }
-    for (const int step : {3, 6, 9}) {
-      const std::string warning = "warning: no checkpoint was saved after step " +
-                                  std::to_string(step) + ": " + Path("out") +
-                                  ": Input/output error";
-      if (result.out.find(warning) != std::string::npos) warned_of.insert(step);
-    }
-    EXPECT_EQ(Acknowledged(result.out).size(), 2u) << call << result.out;
-  }
-  EXPECT_EQ(warned_of, (std::set<int>{3, 6, 9}));
-  EXPECT_GT(errors, 0);  // of the model and other files
-  for (const char* name : {"LD_PRELOAD", "LATHE_FAULT", "LATHE_FAULT_PATH", "LATHE_FAULT_MARK"})
-    unsetenv(name);
 }
 
 // A file that is cut off anywhere gets one line, and the checkpoint before is taken.

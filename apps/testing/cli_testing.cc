@@ -278,6 +278,16 @@ int FaultRounds() {
   return rounds == nullptr ? 1 : std::atoi(rounds);
 }
 
+std::vector<std::string> Acknowledged(const std::string& out) {
+  std::vector<std::string> paths;
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) {
+    // A killed program may leave half a line at the end.
+    if (line.starts_with("saved ") && !lines.eof()) paths.push_back(line.substr(6));
+  }
+  return paths;
+}
+
 std::vector<std::string> LaunchedTest::Finetune(const std::string& out,
                                                 const std::vector<std::string>& more) const {
   std::vector<std::string> args = TrainingArgs(out, {"--disable_tqdm"});

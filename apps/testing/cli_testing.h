@@ -72,6 +72,8 @@ int TestPort();
 
 // Returns how often a test tries each fault: $LATHE_FAULT_ROUNDS, or once.
 int FaultRounds();
+// Returns the checkpoints that a program's output says are saved, oldest first.
+std::vector<std::string> Acknowledged(const std::string& out);
 
 using TestClock = std::chrono::steady_clock;
 double SecondsSince(TestClock::time_point start);

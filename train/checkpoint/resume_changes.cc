@@ -4,13 +4,9 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "lathe/train/checkpoint/resume_settings.h"
+
 namespace lathe {
-namespace {
-
-// The name of the batch size's setting in SettingsThatMatter.
-constexpr char kBatch[] = "per_device_train_batch_size times processes";
-
-}  // namespace
 
 double NumberIn(const NamedSettings& settings, const std::string& name, double otherwise) {
   const auto found =
@@ -23,8 +19,8 @@ double NumberIn(const NamedSettings& settings, const std::string& name, double o
 std::string HintAboutDifference(const std::string& difference, const NamedSettings& then,
                                 int num_processes) {
   const std::string anyway = ", or set " + OptionName("resume_anyway");
-  const double batch = NumberIn(then, kBatch, 0);
-  if (!difference.starts_with(kBatch) || !(batch >= 1) || batch > 1e9)
+  const double batch = NumberIn(then, kBatchOfAll, 0);
+  if (!difference.starts_with(kBatchOfAll) || !(batch >= 1) || batch > 1e9)
     return "go on with the data and options of the checkpoint" + anyway;
   const auto whole = static_cast<int64_t>(batch);
   if (whole % num_processes != 0) {

@@ -92,7 +92,7 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
   const auto add = [&](const char* name, const auto& value) {
     settings.emplace_back(name, Text(value));
   };
-  add("per_device_train_batch_size times processes", a.per_device_train_batch_size * num_processes);
+  add(kBatchOfAll, a.per_device_train_batch_size * num_processes);
   add("gradient_accumulation_steps", a.gradient_accumulation_steps);
   add("seed", a.seed);
   add("data_seed", a.data_seed.value_or(a.seed));

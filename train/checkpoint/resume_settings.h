@@ -24,6 +24,9 @@ NamedSettings SettingsThatMatter(const TrainingArguments& arguments, const Token
                                  const TokenizedDataset* evaluation, const Module& model,
                                  const Tokenizer* tokenizer, int num_processes, int64_t max_steps);
 
+// The name of the setting that is the batch of all processes together.
+inline constexpr char kBatchOfAll[] = "per_device_train_batch_size times processes";
+
 // Returns true if the output folder may hold files already. It is then to be overwritten, or the
 // training goes on from one of its checkpoints. Or this job was started again and has filled it
 // before.
