@@ -69,9 +69,24 @@ std::optional<int32_t> FindToken(const Parts& parts, const std::string& content)
   return parts.model->vocabulary().Find(content);
 }
 
-// The added_tokens_decoder of tokenizer_config.json overrides tokenizer.json's entries for the same
-// ids.
+// The first id that no token has, nor any before it.
+int32_t NextId(const Parts& parts) {
+  auto next = static_cast<int32_t>(parts.model->vocabulary().size());
+  for (const AddedToken& token : parts.added_tokens) next = std::max(next, token.id + 1);
+  return next;
+}
+
+// Adds the tokens of added_tokens.json. Those that are no pieces of the vocabulary get the ids
+// behind it. The added_tokens_decoder of tokenizer_config.json overrides tokenizer.json's entries
+// for the same ids.
 void AddConfiguredTokens(const Source& source, Parts* parts) {
+  for (AddedToken token : source.added_tokens) {
+    const bool known = std::any_of(parts->added_tokens.begin(), parts->added_tokens.end(),
+                                   [&](const AddedToken& t) { return t.content == token.content; });
+    if (known) continue;  // tokenizer.json says more about it
+    token.id = parts->model->vocabulary().Find(token.content).value_or(NextId(*parts));
+    parts->added_tokens.push_back(std::move(token));
+  }
   const auto it = source.config.find("added_tokens_decoder");
   if (it == source.config.end()) {
     return;

@@ -77,10 +77,10 @@ class Tokenizer {
 std::pair<int64_t, int64_t> LongestFirst(int64_t n1, int64_t n2, int64_t budget);
 
 // Reads the tokenizer in the folder `dir` from tokenizer.json, or else from vocab.txt,
-// a SentencePiece model (such as spiece.model). Also reads tokenizer_config.json and
-// special_tokens_map.json if they are there. `model_type` (from config.json, may be empty) decides
-// if the files don't. Throws NotFound or InvalidArgument, naming what was looked for and what is
-// supported.
+// a SentencePiece model (such as spiece.model). Also reads tokenizer_config.json if it is there,
+// and without "added_tokens_decoder" in it special_tokens_map.json and added_tokens.json.
+// `model_type` (from config.json, may be empty) decides if the files don't. Throws NotFound or
+// InvalidArgument, naming what was looked for and what is supported.
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& dir,
                                          const std::string& model_type = "");
 

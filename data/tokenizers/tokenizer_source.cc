@@ -3,7 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <map>
+#include <set>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/json_nesting.h"
@@ -88,6 +93,58 @@ void RoundScores(Json* tokenizer_json) {
   }
 }
 
+// Returns an empty object if there is no such file.
+Json ParseObject(const TokenizerSource& source, const char* name) {
+  if (!source.Has(name)) return Json::object();
+  Json object = ParseJson(source.Path(name), source.files.at(name));
+  if (!object.is_object()) {
+    throw InvalidArgument(source.Path(name) + ": must hold a JSON object", kTakeAgain);
+  }
+  return object;
+}
+
+// The texts of all special tokens that the configuration names.
+std::set<std::string> SpecialTexts(const Json& config) {
+  std::set<std::string> texts;
+  const auto add = [&](const Json& token) {
+    if (token.is_string()) texts.insert(token.get<std::string>());
+    if (token.is_object() && token.contains("content"))
+      texts.insert(token["content"].get<std::string>());
+  };
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                          "cls_token", "mask_token"}) {
+    if (config.contains(key)) add(config[key]);
+  }
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    if (config.contains(key) && config[key].is_array())
+      std::for_each(config[key].begin(), config[key].end(), add);
+  }
+  return texts;
+}
+
+std::vector<AddedToken> ReadAddedTokensFile(const TokenizerSource& source) {
+  constexpr char kName[] = "added_tokens.json";
+  const std::set<std::string> special = SpecialTexts(source.config);
+  const Json object = ParseObject(source, kName);
+  std::map<int64_t, AddedToken> by_id;
+  for (const auto& [text, id] : object.items()) {
+    if (text.empty()) continue;
+    if (!id.is_number_integer()) {
+      throw InvalidArgument(source.Path(kName) + ": \"" + text + "\" must be a token with its id",
+                            kTakeAgain);
+    }
+    AddedToken token = {.content = text, .normalized = !special.contains(text)};
+    if (!by_id.emplace(id.get<int64_t>(), std::move(token)).second) {
+      throw InvalidArgument(
+          source.Path(kName) + ": two tokens have the id " + std::to_string(id.get<int64_t>()),
+          kTakeAgain);
+    }
+  }
+  std::vector<AddedToken> tokens;
+  for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
+  return tokens;
+}
+
 }  // namespace
 
 AddedToken SpecialToken(const TokenizerSource& source, const char* key, const char* fallback) {
@@ -117,23 +174,12 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
   TokenizerSource source;
   source.dir = dir;
   source.files = std::move(files);
-  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
-    if (source.Has(name)) {
-      const Json config = ParseJson(source.Path(name), source.files[name]);
-      if (!config.is_object()) {
-        throw InvalidArgument(source.Path(name) + ": must hold a JSON object", kTakeAgain);
-      }
-      source.config.update(config);
-    }
+  source.config = ParseObject(source, "tokenizer_config.json");
+  if (!source.config.contains("added_tokens_decoder")) {
+    source.config.update(ParseObject(source, "special_tokens_map.json"));
+    source.added_tokens = ReadAddedTokensFile(source);
   }
-  if (source.Has("tokenizer.json")) {
-    source.tokenizer_json =
-        ParseJson(source.Path("tokenizer.json"), source.files["tokenizer.json"]);
-    if (!source.tokenizer_json.is_object()) {
-      throw InvalidArgument(source.Path("tokenizer.json") + ": must hold a JSON object",
-                            kTakeAgain);
-    }
-  }
+  if (source.Has("tokenizer.json")) source.tokenizer_json = ParseObject(source, "tokenizer.json");
   std::string tokenizer_class = ConfigValue<std::string>(source.config, "tokenizer_class", "");
   // Both are names of the class that takes a tokenizer.json as it is.
   const bool generic =

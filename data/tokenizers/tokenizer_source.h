@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "lathe/data/tokenizers/added_tokens.h"
 #include "lathe/data/tokenizers/tokenizer_family.h"
@@ -15,8 +16,13 @@ namespace lathe {
 struct TokenizerSource {
   std::string dir;
   std::map<std::string, std::string> files;
-  // The keys of special_tokens_map.json and tokenizer_config.json; if both have one, the latter's.
+  // The keys of tokenizer_config.json. If it has no "added_tokens_decoder", those of
+  // special_tokens_map.json replace them: Transformers reads this file and added_tokens.json only
+  // then.
   nlohmann::json config = nlohmann::json::object();
+  // The tokens of added_tokens.json, by their ids there. Transformers gives a token that isn't in
+  // the vocabulary the next free id, whatever the file says, so `id` is not set.
+  std::vector<AddedToken> added_tokens = {};
   nlohmann::json tokenizer_json;  // null if there is no such file
   // vocab.json if the family reads it and there is no tokenizer.json.
   nlohmann::json vocab_json;

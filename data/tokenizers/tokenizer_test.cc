@@ -173,6 +173,51 @@ TEST(TokenizerTest, ErrorsNameTheFile) {
   }
 }
 
+// The ids are those of Transformers 5.24.
+TEST(TokenizerTest, OldFilesOfTokens) {
+  const std::string vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nhello\n##foo\n[BEG]\nfoo\n";
+  const auto ids = [&](std::map<std::string, std::string> files, const std::string& text) {
+    files["vocab.txt"] = vocab;
+    return TokenizerFromContents("dir", std::move(files), "bert")->Encode(text).input_ids;
+  };
+  using Ids = std::vector<int32_t>;
+  const std::string two = R"({"bar baz": 15, "[NEW]": 12})";  // the next free ids are taken
+  EXPECT_EQ(ids({{"added_tokens.json", two}}, "A [new] hello bar baz"), (Ids{2, 5, 10, 6, 11, 3}));
+  EXPECT_EQ(ids({{"added_tokens.json", two}}, "bar bazfoo BAR BAZ"), (Ids{2, 11, 9, 11, 3}));
+  EXPECT_EQ(ids({{"added_tokens.json", R"({"foo": 9, "": 10})"}}, "hellofoo"), (Ids{2, 6, 9, 3}));
+  // A special token is looked for in the text as it is.
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    const std::map<std::string, std::string> files = {
+        {"added_tokens.json", R"({"[NEW]": 10})"},
+        {"special_tokens_map.json", "{\"" + std::string(key) + "\": [\"[NEW]\"]}"}};
+    EXPECT_EQ(ids(files, "a [NEW] hello"), (Ids{2, 5, 10, 6, 3})) << key;
+    EXPECT_EQ(ids(files, "a [new]"), (Ids{2, 5, 1, 1, 1, 3})) << key;
+  }
+  const std::string begin = R"({"cls_token": "[BEG]"})";
+  EXPECT_EQ(ids({{"special_tokens_map.json", begin},
+                 {"tokenizer_config.json", R"({"cls_token": "[CLS]"})"}},
+                "a"),
+            (Ids{8, 5, 3}));
+  // With "added_tokens_decoder" neither of the old files is read.
+  EXPECT_EQ(
+      ids({{"special_tokens_map.json", begin},
+           {"added_tokens.json", two},
+           {"tokenizer_config.json", R"({"added_tokens_decoder": {"0": {"content": "[PAD]"}}})"}},
+          "a bar"),
+      (Ids{2, 5, 1, 3}));
+  const auto error = [&](const std::string& tokens) -> std::string {
+    try {
+      ids({{"added_tokens.json", tokens}}, "a");
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error(R"({"a": "x"})"), "dir/added_tokens.json: \"a\" must be a token with its id");
+  EXPECT_EQ(error(R"({"a": 1, "b": 1})"), "dir/added_tokens.json: two tokens have the id 1");
+  EXPECT_EQ(error("[]"), "dir/added_tokens.json: must hold a JSON object");
+}
+
 // Transformers 4 saves a folder of SqueezeBERT with this class.
 TEST(TokenizerTest, OtherNamesOfBert) {
   for (const char* name : {"SqueezeBertTokenizer", "ConvBertTokenizerFast"}) {
