@@ -31,8 +31,9 @@ struct EncodedSamples {
 };
 
 // Encodes all samples of a model that is training. Which samples share a batch follows from the
-// dataset alone. So the rows have the same bits in each run, whatever the number of ranks is. All
-// ranks call it together; each computes a part and gets all rows.
+// dataset alone. So the rows have the same bits in each run with the same number of threads a rank,
+// whatever the number of ranks is. All ranks call it together; each computes a part and gets all
+// rows.
 EncodedSamples EncodeSamples(Accelerator& accelerator, SequenceClassifier& model,
                              const TokenizedDataset& dataset, const EncodeOptions& options = {});
 

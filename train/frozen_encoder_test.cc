@@ -2,6 +2,7 @@
 #include "lathe/train/frozen_encoder.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <memory>
 #include <sstream>
@@ -35,6 +36,8 @@ Accelerator AcceleratorOf(const TrainingArguments& arguments, const ProcessEnvir
 // Returns the rows of 75 samples, as text with all digits.
 std::string EncodeOnRank(const ProcessEnvironment& env) {
   Accelerator accelerator = AcceleratorOf(TinyArguments(), &env);
+  // The ranks share the cores, but the bits of products depend on the number of threads.
+  omp_set_num_threads(1);
   const auto model = FrozenBert();
   accelerator.Prepare(*model);
   model->Train();
