@@ -107,7 +107,7 @@ has_test() {
     tail=${tail#*_}
     grep -sqF "\"${head}%s_test\"" "$build" && grep -qF "\"$tail\"" "$build" && return 0
   done
-  if [[ $name =~ ^(ops/)?(.*)_(gpu|emulated)_test$ ]]; then
+  if [[ $name =~ ^(ops/)?(.*)_(gpu|emulated|emulated_asan)_test$ ]]; then
     grep -sqE "(^ *|[[(]|, |name = )\"${BASH_REMATCH[2]}\"[]),]" "$build"
   elif [[ $name =~ ^ops/(.*)_test_v[2-5]$ ]]; then
     grep -sqE "lathe_op\\(.*\"${BASH_REMATCH[1]}\".*levels = True" "$build"

@@ -93,7 +93,7 @@ _host_sources = rule(
     attrs = {"srcs": attr.label_list(allow_files = [".cu"])},
 )
 
-def lathe_emulated_library(name, cu_srcs, srcs, deps, **kwargs):
+def lathe_emulated_library(name, cu_srcs, srcs, deps, copts = [], **kwargs):
     """Compiles the sources of lathe_cuda_library for the emulator, which must be in `deps`."""
     _host_sources(
         name = name + "_sources",
@@ -103,7 +103,7 @@ def lathe_emulated_library(name, cu_srcs, srcs, deps, **kwargs):
         name = name,
         srcs = srcs + [name + "_sources"],
         # The emulator ignores "#pragma unroll" and __launch_bounds__, so a constant only for these is unused.
-        copts = ["-Wno-unknown-pragmas", "-Wno-unused-const-variable"],
+        copts = ["-Wno-unknown-pragmas", "-Wno-unused-const-variable"] + copts,
         deps = deps,
         alwayslink = True,
         **kwargs

@@ -25,7 +25,7 @@ def lathe_cc_binary(name, **kwargs):
         **kwargs
     )
 
-def lathe_cc_test(name, deps = [], **kwargs):
+def lathe_cc_test(name, deps = [], copts = [], **kwargs):
     """A GoogleTest program with the library's main.
 
     The libraries under test are compiled as they are for programs. The test's own source need not be fast: -O0 compiles
@@ -33,7 +33,7 @@ def lathe_cc_test(name, deps = [], **kwargs):
     """
     native.cc_test(
         name = name,
-        copts = _COPTS + ["-O0"],
+        copts = _COPTS + ["-O0"] + copts,
         linkopts = _LINKOPTS,
         deps = deps + [Label("//tools/third_party:gtest_main")],
         visibility = ["//visibility:public"],
@@ -98,10 +98,20 @@ def lathe_level_tests(name, test):
             data = [test],
         )
 
-def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], programs = ["gpu", "emulated"], **kwargs):
+# How kernels that the emulator runs are compiled for AddressSanitizer, as with --config=asan in .bazelrc.
+ASAN_COPTS = ["-O1", "-fsanitize=address", "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized"]
+
+# For tests of these kernels. Blocks and threads run in reverse order, because no result may depend on it.
+ASAN_ENV = {
+    "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+    "LATHE_EMULATOR_ORDER": "reverse",
+}
+
+def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], programs = ["gpu", "emulated", "asan"], env = {}, **kwargs):
     """Runs the same cases on a GPU (<name>_gpu_test, skipped where there is none) and on the emulated device.
 
-    The cases are compiled once, as <name>_cases. The other program is <name>_emulated_test.
+    The cases are compiled once, as <name>_cases. The other programs are <name>_emulated_test, and
+    <name>_emulated_asan_test, whose kernels run in reverse order under AddressSanitizer.
 
     Args:
       name: Begins the names of the targets.
@@ -109,9 +119,10 @@ def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], pro
       deps: What these include.
       both: What both programs link besides.
       gpu: What the program for a GPU links besides these and the CUDA backend.
-      emulated: What the other program links besides these and the emulated backend.
-      programs: Which of the two there are.
-      **kwargs: For both programs, as in cc_test.
+      emulated: What <name>_emulated_test links besides these and the emulated backend.
+      programs: Which of "gpu", "emulated" and "asan" there are.
+      env: For all programs, as in cc_test.
+      **kwargs: The same.
     """
     lathe_cc_library(
         name = name + "_cases",
@@ -120,15 +131,17 @@ def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], pro
         alwayslink = True,
         deps = deps + [Label("//tools/third_party:gtest")],
     )
-    for where, backend in [
-        ("gpu", [Label("//core:cuda")] + gpu),
-        ("emulated", [Label("//tests/emulator:cuda")] + emulated),
+    for key, where, backend, more_env in [
+        ("gpu", "gpu", [Label("//core:cuda")] + gpu, {}),
+        ("emulated", "emulated", [Label("//tests/emulator:cuda")] + emulated, {}),
+        ("asan", "emulated_asan", [Label("//tests/emulator:cuda_asan")], ASAN_ENV),
     ]:
-        if where in programs:
+        if key in programs:
             lathe_cc_test(
                 name = "%s_%s_test" % (name, where),
                 linkstatic = True,
                 deps = [":%s_cases" % name] + both + backend,
+                env = dict(env, **more_env),
                 **kwargs
             )
 
@@ -136,9 +149,9 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
     """A differentiable op, for the list in lathe_ops.
 
     The op is ops/<name>.h and ops/<name>.cc; ops/<name>_test.cc tests it. Its kernels are found where they are:
-    cpu/*.cc, cuda/*.cu and the headers of their tables. The same cases are linked into three programs, which run them
-    on the host, on a GPU (ops/<name>_gpu_test, skipped where there is none) and on the emulated device
-    (ops/<name>_emulated_test).
+    cpu/*.cc, cuda/*.cu and the headers of their tables. The same cases are linked into four programs, which run them
+    on the host, on a GPU (ops/<name>_gpu_test, skipped where there is none), on the emulated device
+    (ops/<name>_emulated_test), and there in reverse order under AddressSanitizer (ops/<name>_emulated_asan_test).
 
     Args:
       name: The op's name. It may have a folder, as in "norm/rms_norm".
@@ -173,9 +186,14 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
         if levels:
             lathe_level_tests(name = "ops/%s_test" % test, test = ":ops/%s_test" % test)
     for test in [name] + more_tests:
-        for where, backend in [("gpu", ":cuda"), ("emulated", Label("//tests/emulator:cuda"))]:
+        for where, backend, env in [
+            ("gpu", ":cuda", {}),
+            ("emulated", Label("//tests/emulator:cuda"), {}),
+            ("emulated_asan", Label("//tests/emulator:cuda_asan"), ASAN_ENV),
+        ]:
             lathe_cc_test(
                 name = "ops/%s_%s_test" % (test, where),
+                env = env,
                 linkstatic = True,
                 deps = [
                     ":ops/%s_cases" % test,

@@ -88,13 +88,10 @@ fi
 
 took "kernels for sm_80"
 
-# Runs the GPU's kernels, and training steps with them, on the emulator. No result may depend on the order of
-# blocks and threads. So they run in reverse order under AddressSanitizer, shuffled in the default build, and
-# forward among all tests below. Each test counts as one case for each order.
-emulated=$(bazel query "${quiet[@]}" \
-  'filter("_emulated_test$", tests(//core/...)) union //tests/emulator:checks_test union //tests/emulator:device_test' 2>/dev/null) || true
-# Training needs nearly all of Lathe, so it runs under AddressSanitizer only with --sanitizers.
-emulated_training="//tests:training_on_device_emulated_test //tests:accelerator_on_device_emulated_test"
+# No result may depend on the order of a kernel's blocks and threads. So the emulator runs the kernels, and training steps
+# with them, in three orders: shuffled here, forward and (under AddressSanitizer) in reverse order among all tests below.
+emulated=$(bazel query "${quiet[@]}" 'filter("_emulated_test$", tests(//core/...)) union //tests/emulator:checks_test union
+  //tests/emulator:device_test union //tests:training_on_device_emulated_test union //tests:accelerator_on_device_emulated_test' 2>/dev/null) || true
 if [ -z "$emulated" ]; then
   echo "FAILED: bazel query of the emulated tests"
   failed=$((failed + 1))
@@ -113,11 +110,6 @@ run_each() {
     fi
   done
 }
-# Kernels of the CPU only compute what is expected here, and compile faster with fewer optimizations and no checks.
-[ -z "$emulated" ] || run_each "$emulated" --config=asan --per_file_copt='core/cpu/.*@-fno-sanitize=address,-O1' \
-  --test_env=LATHE_EMULATOR_ORDER=reverse
-took "emulated kernels under AddressSanitizer"
-
 # run_sanitizer NAME QUERY: runs the tests that QUERY finds with --config=NAME.
 run_sanitizer() {
   local labels
@@ -131,7 +123,7 @@ run_sanitizer() {
   took "tests with --config=$1"
 }
 if [ -n "$sanitizers" ]; then
-  run_each "$emulated_training" --config=asan --test_env=LATHE_EMULATOR_ORDER=reverse
+  run_sanitizer asan 'filter("_emulated_test$", tests(//core/...))'
   run_sanitizer ubsan 'tests(//core/... + //data/... + //nn/... + //optim/... + //models/... + //distributed/... + //train/...) except filter("_gpu_test$|_emulated|cuda|nccl|inner_loops", tests(//...))'
   run_sanitizer tsan "attr(tags, '\btsan\b', tests(//...))"
   if tools/setup.sh --clang && bazel build "${quiet[@]}" --config=clang --config=cpu //...; then
@@ -166,7 +158,7 @@ count_cases() {
 # in the data folders.
 run_tests() {
   local label xml good bad idle
-  bazel test "${quiet[@]}" --keep_going --nocache_test_results --local_test_jobs=3 "${options[@]}" "$@" //... 2>&1 | tee "$log" || true
+  bazel test "${quiet[@]}" --keep_going --nocache_test_results --jobs=3 --local_test_jobs=3 "${options[@]}" "$@" //... 2>&1 | tee "$log" || true
   while read -r label; do
     xml=bazel-testlogs/${label#//}
     xml=${xml/://}/test.xml
@@ -188,7 +180,7 @@ run_tests() {
 }
 
 took "building everything"
-[ -z "$emulated" ] || run_each "$emulated $emulated_training" --test_env=LATHE_EMULATOR_ORDER=7
+[ -z "$emulated" ] || run_each "$emulated" --test_env=LATHE_EMULATOR_ORDER=7
 took "emulated kernels in another order"
 run_tests
 took "all tests"
