@@ -1,12 +1,11 @@
 // Tests that several ranks follow one control, whichever of them sets it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -106,9 +105,11 @@ TEST(TrainerRanksTest, RefusesUnequalCallbacks) {
 }
 
 // The main process reads and verifies checkpoints. That may take longer than ranks may be late.
-// Here a manifest is a pipe, which tells nothing before somebody writes to it.
+// Here another rank has a lease on a manifest. So whoever opens the file waits until it is
+// released.
 TEST(TrainerRanksTest, AllWaitForASlowSearchForACheckpoint) {
   const std::string folder = testing::TempDir() + "trainer_ranks_test_slow";
+  const std::string slow_file = folder + "/checkpoint-3/manifest.json";
   std::filesystem::remove_all(folder);
   TrainingArguments arguments = TinyArguments();
   arguments.output_dir = folder;
@@ -116,21 +117,22 @@ TEST(TrainerRanksTest, AllWaitForASlowSearchForACheckpoint) {
   arguments.save_steps = 1;
   const auto train = [&](bool is_slow) {
     const auto results = RunRanks(2, [&](const ProcessEnvironment& env) {
+      std::thread holder;
+      if (is_slow && env.rank == 1) {
+        std::signal(SIGIO, SIG_IGN);  // says that somebody waits
+        const int fd = open(slow_file.c_str(), O_RDWR | O_CLOEXEC);
+        if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return std::string("there are no leases here");
+        holder = std::thread([fd] {
+          std::this_thread::sleep_for(std::chrono::seconds(7));
+          fcntl(fd, F_SETLEASE, F_UNLCK);
+          close(fd);
+        });
+      }
       AcceleratorOptions options = AcceleratorOptionsOf(arguments);
       options.environment = env;
       options.timeout = std::chrono::seconds(3);
       Accelerator accelerator(options);
-      std::thread writer;
-      std::atomic<bool> over = false;
-      if (is_slow && env.rank == 1) {
-        writer = std::thread([&] {
-          std::this_thread::sleep_for(std::chrono::seconds(7));
-          while (!over) {
-            close(open((folder + "/checkpoint-99/manifest.json").c_str(), O_RDWR | O_CLOEXEC));
-            std::this_thread::sleep_for(std::chrono::milliseconds(50));
-          }
-        });
-      }
+      const auto start = std::chrono::steady_clock::now();
       std::string resumed;
       try {
         Trainer trainer(arguments, accelerator, TinyInputs());
@@ -139,16 +141,14 @@ TEST(TrainerRanksTest, AllWaitForASlowSearchForACheckpoint) {
       } catch (const Error& e) {
         resumed = e.message();
       }
-      over = true;
-      if (writer.joinable()) writer.join();
-      return resumed;
+      if (holder.joinable()) holder.join();
+      const bool was_slow = std::chrono::steady_clock::now() - start > std::chrono::seconds(5);
+      return is_slow && !was_slow ? "nobody has waited" : resumed;
     });
     ExpectAllWell(results);
     return results[1].said;
   };
   EXPECT_EQ(train(false), "");
-  std::filesystem::create_directory(folder + "/checkpoint-99");
-  ASSERT_EQ(mkfifo((folder + "/checkpoint-99/manifest.json").c_str(), 0600), 0);
   arguments.resume_from_checkpoint = "true";
   EXPECT_EQ(train(true), folder + "/checkpoint-4");
 }

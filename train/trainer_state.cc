@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
 #include "lathe/core/base/json_number.h"
+#include "lathe/core/files/regular_file.h"
 
 namespace lathe {
 
@@ -71,7 +71,7 @@ void TrainerState::LoadJson(const nlohmann::json& json, const std::string& file)
 }
 
 nlohmann::json ReadTrainerState(const std::string& file) {
-  const std::string text = ReadFile(file);
+  const std::string text = ReadRegularFile(file);
   CheckJsonNesting(text, file);
   nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!value.is_object()) throw DataLoss(file + ": is no JSON object");

@@ -1,6 +1,7 @@
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -254,6 +255,22 @@ TEST_F(CheckpointFolderTest, ErrorsNameThePlaceInsteadOfTheHiddenFolder) {
   // A message that happens to begin with the folder's path stays whole.
   const Error other = InvalidArgument(draft.path() + "-like names are taken");
   EXPECT_EQ(draft.Shown(other).message(), other.message());
+}
+
+// A pipe tells nothing before somebody writes to it, so nothing may wait for it.
+TEST_F(CheckpointFolderTest, APipeInTheCheckpointIsLeftOutAtOnce) {
+  for (const int64_t step : {1, 2, 3}) Save(step);
+  for (const std::string& file : {Path(2) + "/model", Path(3) + "/" + kManifestFile}) {
+    fs::remove(file);
+    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  }
+  EXPECT_EQ(NextRun(root_), 2);
+  const CheckpointSearch search = FindNewestCheckpoint(root_);
+  ASSERT_TRUE(search.newest);
+  EXPECT_EQ(search.newest->path, Path(1));
+  EXPECT_EQ(search.left_out,
+            (std::vector<std::string>{"checkpoint-3: manifest.json: is not a regular file",
+                                      "checkpoint-2: model: is not a regular file"}));
 }
 
 TEST_F(CheckpointFolderTest, ReasonsNameTheFileInTheCheckpoint) {

@@ -10,6 +10,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
 #include "lathe/core/base/json_number.h"
+#include "lathe/core/files/regular_file.h"
 
 namespace lathe {
 namespace {
@@ -105,7 +106,7 @@ void WriteManifest(const std::string& dir, CheckpointManifest manifest) {
 
 CheckpointManifest ReadManifest(const std::string& dir) {
   const std::string path = dir + "/" + kManifestFile;
-  const std::string text = ReadFile(path);
+  const std::string text = ReadRegularFile(path);
   const auto broken = [&](const std::string& what) {
     return FileError(absl::StatusCode::kDataLoss, path, what);
   };
@@ -137,6 +138,7 @@ CheckpointManifest ReadManifest(const std::string& dir) {
 void VerifyFiles(const std::string& dir, const CheckpointManifest& manifest) {
   for (const auto& [name, digest] : manifest.files) {
     const std::string path = dir + "/" + name;
+    CheckRegularFile(path);
     std::error_code code;
     const auto size = fs::file_size(path, code);
     if (code) throw FileError(path, code.value());

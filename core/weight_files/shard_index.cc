@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
+#include "lathe/core/files/regular_file.h"
 #include "lathe/core/weight_files/git_lfs.h"
 
 namespace lathe {
@@ -24,7 +24,7 @@ void CheckShardName(const std::string& shard, const std::string& index, const st
 std::map<std::string, std::string> ReadShardIndex(const std::string& index,
                                                   const std::string& ending) {
   nlohmann::json parsed;
-  const std::string text = ReadFile(index);
+  const std::string text = ReadRegularFile(index);
   CheckJsonNesting(text, index);
   try {
     parsed = nlohmann::json::parse(text);

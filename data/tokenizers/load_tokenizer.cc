@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
+#include "lathe/core/files/regular_file.h"
 #include "lathe/data/tokenizers/bpe_files.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/model.h"
@@ -339,7 +339,7 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& dir, const std::stri
     const std::string path = dir + "/" + name;
     // A folder of that name is not the tokenizer's.
     if (std::filesystem::exists(path) && !std::filesystem::is_directory(path)) {
-      files[name] = ReadFile(path);
+      files[name] = ReadRegularFile(path);
     }
   };
   std::for_each(kOtherNames.begin(), kOtherNames.end(), read);

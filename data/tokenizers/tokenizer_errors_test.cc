@@ -1,8 +1,10 @@
 // Messages for tokenizers that are damaged, make no sense or have unknown parts.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -39,6 +41,20 @@ std::pair<std::string, std::string> ErrorOf(const std::string& key, const std::s
     return {error.message(), error.hint()};
   }
   return {"no error", ""};
+}
+
+// A pipe tells nothing before somebody writes to it, so nothing may wait for it.
+TEST(TokenizerTest, RefusesAPipeInThePlaceOfAFile) {
+  const std::string dir = testing::TempDir() + "tokenizer_errors_test_pipe";
+  std::filesystem::remove_all(dir);
+  std::filesystem::create_directories(dir);
+  ASSERT_EQ(mkfifo((dir + "/vocab.txt").c_str(), 0600), 0);
+  try {
+    LoadTokenizer(dir, "bert");
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message(), dir + "/vocab.txt: is not a regular file");
+  }
 }
 
 // Ids that an int32_t can't hold must not become others, and rules must not fill the memory.

@@ -16,6 +16,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
 #include "lathe/core/base/nearest_name.h"
+#include "lathe/core/files/regular_file.h"
 
 namespace lathe {
 namespace {
@@ -132,7 +133,7 @@ PretrainedConfig PretrainedConfig::FromPretrained(const std::string& dir) {
     throw NotFound(path + ": No such file or directory",
                    "name a folder with a model as save_pretrained writes it");
   }
-  return FromText(ReadFile(path), path);
+  return FromText(ReadRegularFile(path), path);
 }
 
 PretrainedConfig PretrainedConfig::FromText(const std::string& text, const std::string& path) {

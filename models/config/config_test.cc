@@ -2,6 +2,7 @@
 
 #include <absl/status/status.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -83,6 +84,9 @@ TEST_F(ConfigFileTest, BrokenFilesAreReportedWithTheirLine) {
   EXPECT_EQ(Catch([&] { PretrainedConfig::FromPretrained(dir_.string()); }).code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(message(), path + ": No such file or directory");
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);  // nobody ever writes to it
+  EXPECT_EQ(message(), path + ": is not a regular file");
+  fs::remove(path);
   Write("{\n  \"a\": 1,\n  \"b\" 2\n}\n");
   EXPECT_TRUE(message().starts_with(path + ":3: not JSON: ")) << message();
   Write("{\n  \"a\": 1,\n");

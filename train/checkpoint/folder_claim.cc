@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
+#include "lathe/core/files/regular_file.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
@@ -140,7 +140,7 @@ bool IsClaimedByAnother(const std::string& dir) {
   if (!folder) return false;
   const auto own = claims.locked.find(*folder);
   if (own != claims.locked.end() && !own->second.expired()) return false;
-  const int fd = open(LockFile(dir).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int fd = open(LockFile(dir).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
   const int problem = TryLock(fd, LOCK_SH);
   close(fd);
@@ -152,7 +152,7 @@ std::string HolderOf(const std::string& dir) {
   constexpr size_t kMost = 200;
   std::string text;
   try {
-    text = ReadFile(LockFile(dir));
+    text = ReadRegularFile(LockFile(dir));
   } catch (const Error&) {
     // It has just gone, or is not for this user to read.
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -210,6 +211,13 @@ TEST_F(FolderClaimTest, AFolderThatIsNotThereIsFree) {
   fs::remove_all(dir_);
   EXPECT_TRUE(IsFree());
   EXPECT_FALSE(fs::exists(dir_));
+}
+
+// A pipe tells nothing before somebody writes to it, so nothing may wait for it.
+TEST_F(FolderClaimTest, APipeOfTheLocksNameIsNotWaitedFor) {
+  ASSERT_EQ(mkfifo(LockFile().c_str(), 0600), 0);
+  EXPECT_TRUE(IsFree());
+  EXPECT_EQ(Refusal(), "");
 }
 
 }  // namespace

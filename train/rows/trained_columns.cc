@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
+#include "lathe/core/files/regular_file.h"
 #include "lathe/core/text/terminal_text.h"
 #include "lathe/train/rows/column_numbers.h"
 #include "lathe/train/rows/text_columns.h"
@@ -222,7 +222,7 @@ TrainedColumns ParseTrainedColumns(const std::string& text, const std::string& w
 std::optional<TrainedColumns> ReadTrainedColumns(const std::string& folder) {
   const std::string path = folder + "/" + kTrainedColumns;
   if (std::error_code code; !std::filesystem::exists(path, code)) return std::nullopt;
-  return ParseTrainedColumns(ReadFile(path), path);
+  return ParseTrainedColumns(ReadRegularFile(path), path);
 }
 
 std::string TakeTrainedColumns(const TrainedColumns& trained, const TextTable& table,
