@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
 #include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
@@ -87,9 +86,8 @@ bool HoldsModelOf(int64_t step, const OutputDir& out) {
   const std::string file = out.File("trainer_state.json");
   if (!IsWrittenSinceStart(file)) return false;
   try {
-    const auto state = nlohmann::json::parse(ReadFile(file), nullptr, false);
-    return state.is_object() && state.contains("global_step") &&
-           WholeNumber(state["global_step"]) == step;
+    const nlohmann::json state = ReadTrainerState(file);
+    return state.contains("global_step") && WholeNumber(state["global_step"]) == step;
   } catch (const Error&) {
     return false;
   }

@@ -3,9 +3,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/file.h"
+#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/files/regular_file.h"
 #include "lathe/core/hub/hub_names.h"
 #include "lathe/train/support/run_errors.h"
 
@@ -39,15 +41,17 @@ void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options) {
                         "choose another folder or pass --overwrite_output_dir");
 }
 
-nlohmann::json EarlierResults(const OutputDir& out, const FinetuneArguments& options) {
-  if (options.do_train) return nlohmann::json::object();
-  try {
-    const auto json = nlohmann::json::parse(ReadFile(out.File("all_results.json")), nullptr, false);
-    if (json.is_object()) return json;
-  } catch (const Error&) {
-    // There are no earlier results.
-  }
+nlohmann::json ReadResults(const std::string& file) try {
+  const std::string text = ReadRegularFile(file);
+  CheckJsonNesting(text, file);
+  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? std::move(json) : nlohmann::json::object();
+} catch (const Error&) {
   return nlohmann::json::object();
+}
+
+nlohmann::json EarlierResults(const OutputDir& out, const FinetuneArguments& options) {
+  return options.do_train ? nlohmann::json::object() : ReadResults(out.File("all_results.json"));
 }
 
 }  // namespace lathe

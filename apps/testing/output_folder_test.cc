@@ -2,6 +2,7 @@
 // runs, checkpoints that were moved to other disks.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -85,6 +86,29 @@ TEST_F(OutputFolderTest, GoesOnThroughALinkAndDeletesNothingElsewhere) {
   EXPECT_TRUE(Exists("out/checkpoint-12"));
   EXPECT_TRUE(fs::is_symlink(Path("out/checkpoint-6")));
   EXPECT_NO_THROW(OpenCheckpoint(Path("disk/moved")));
+}
+
+// JSON in JSON without end overflows the stack of what copies it. A pipe lets a reader wait
+// forever.
+TEST_F(OutputFolderTest, OldResultsThatCantBeReadAreNone) {
+  ASSERT_EQ(
+      RunProgram("finetune", Options({"--max_steps", "1", "--save_strategy", "no"})).exit_code, 0);
+  const std::string deep(2'000'000, '['), end(2'000'000, ']');
+  for (const char* name : {"deep", "pipe"}) {
+    fs::create_directory(Path(name));
+    const std::string file = std::string(name) + "/all_results.json";
+    if (name == std::string("deep")) {
+      Write(file, "{\"train_loss\": " + deep + end + "}");
+    } else {
+      ASSERT_EQ(mkfifo(Path(file).c_str(), 0600), 0);
+    }
+    const RunResult run =
+        RunProgram("finetune", {"--model_name_or_path", Path("out"), "--validation_file",
+                                Path("dev.csv"), "--do_eval", "--output_dir", Path(name)});
+    EXPECT_EQ(run.exit_code, 0) << name << run.err;
+    EXPECT_TRUE(Contains(Read(file), "\"eval_loss\"")) << name;
+    EXPECT_FALSE(Contains(Read(file), "train_loss")) << name;
+  }
 }
 
 }  // namespace

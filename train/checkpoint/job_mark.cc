@@ -11,7 +11,9 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/core/files/regular_file.h"
 #include "lathe/train/support/output_dir.h"
 
 namespace lathe {
@@ -109,7 +111,9 @@ void MarkFolder(const std::string& dir) {
 bool IsOwnFolder(const std::string& dir) {
   const JobIdentity own = OwnIdentity();
   try {
-    const std::string text = ReadFile(dir + "/" + kJobMark);
+    const std::string path = dir + "/" + kJobMark;
+    const std::string text = ReadRegularFile(path);
+    CheckJsonNesting(text, path);
     if (IsSameJob(IdentityIn(nlohmann::json::parse(text, nullptr, false)), own)) return true;
   } catch (const Error&) {
     // There is no mark that can be read.

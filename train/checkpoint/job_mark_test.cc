@@ -2,6 +2,7 @@
 #include "lathe/train/checkpoint/job_mark.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -86,6 +87,22 @@ TEST_F(JobMarkTest, ADamagedMarkProvesNothing) {
     WriteFileAtomically(dir_ + "/" + kJobMark, text);
     EXPECT_FALSE(IsOwnFolder(dir_)) << text;
   }
+}
+
+// JSON in JSON without end would overflow the stack of what walks it.
+TEST_F(JobMarkTest, AMarkThatIsNestedDeeplyProvesNothing) {
+  MarkFolder(dir_);
+  ASSERT_TRUE(IsOwnFolder(dir_));
+  std::string mark = ReadFile(dir_ + "/" + kJobMark);
+  mark.insert(mark.find('{') + 1,
+              "\"deep\": " + std::string(300, '[') + std::string(300, ']') + ",");
+  WriteFileAtomically(dir_ + "/" + kJobMark, mark);
+  EXPECT_FALSE(IsOwnFolder(dir_));
+}
+
+TEST_F(JobMarkTest, APipeInThePlaceOfTheMarkProvesNothing) {
+  ASSERT_EQ(mkfifo((dir_ + "/" + kJobMark).c_str(), 0600), 0);
+  EXPECT_FALSE(IsOwnFolder(dir_));
 }
 
 TEST_F(JobMarkTest, ACheckpointIsAMarkToo) {
