@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,10 +85,17 @@ void Optimizer::LoadStateDict(const lathe::StateDict& state) {
   }
   if (step_count > 0) AllocateState();
   const std::vector<std::string> names = StateNames();
+  std::set<std::string> kept;
   for (size_t b = 0; b < buffers.size(); ++b) {
     for (size_t i = 0; buffers[b]->defined() && i < ranges_.size(); ++i) {
-      if (counts[i] > 0) LoadBuffer(state, names[b], i, *buffers[b]);
+      if (counts[i] == 0) continue;
+      LoadBuffer(state, names[b], i, *buffers[b]);
+      kept.insert(names[b] + "/" + arena_->entries()[i].parameter.name);
     }
+  }
+  for (const StateTensor& tensor : state.tensors) {
+    Check(kept.contains(tensor.name), kOwner, "the state has ", tensor.name,
+          ", which this optimizer does not keep");
   }
   steps_ = Tensor::FromVector(counts).To(steps_.device());
   ledger_.Restore(step_count, std::move(rates), std::move(used_rates));

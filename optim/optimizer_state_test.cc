@@ -21,7 +21,7 @@ namespace {
 
 // A table of which each step uses other rows, a parameter without decay, and a frozen one.
 struct Toy {
-  explicit Toy(bool sgd, double weight_decay = 0) {
+  explicit Toy(bool sgd, double weight_decay = 0, double momentum = 0.9) {
     std::vector<float> table(40 * 300), bias(500), frozen(3, 2);
     for (size_t i = 0; i < table.size(); ++i) table[i] = std::sin(static_cast<float>(i));
     for (size_t i = 0; i < bias.size(); ++i) bias[i] = std::cos(static_cast<float>(i));
@@ -31,7 +31,7 @@ struct Toy {
     parameters[2].tensor.SetRequiresGrad(false);
     if (sgd) {
       optimizer = std::make_unique<SGD>(
-          parameters, SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = weight_decay});
+          parameters, SGDOptions{.lr = 0.1, .momentum = momentum, .weight_decay = weight_decay});
     } else {
       optimizer = std::make_unique<AdamW>(parameters,
                                           AdamWOptions{.lr = 0.1, .weight_decay = weight_decay});
@@ -133,6 +133,23 @@ TEST(OptimizerState, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error(changed),
             "[optimizer] the state's exp_avg/bias has shape [250, 2] but the parameter [500]");
   EXPECT_EQ(error(state), "no error");
+}
+
+// SGD without momentum keeps nothing. It must not drop AdamW's moments without a word.
+TEST(OptimizerState, RefusesTensorsThatNoBufferTakes) {
+  Toy toy(/*sgd=*/false), plain(/*sgd=*/true, /*weight_decay=*/0, /*momentum=*/0);
+  toy.Step(0);
+  StateDict state;
+  CopyState(toy.optimizer->StateDict(), state);
+  try {
+    plain.optimizer->LoadStateDict(state);
+    ADD_FAILURE() << "the moments were dropped";
+  } catch (const Error& e) {
+    EXPECT_TRUE(e.message().starts_with("[optimizer] the state has exp_avg")) << e.message();
+    EXPECT_TRUE(e.message().ends_with(", which this optimizer does not keep")) << e.message();
+  }
+  state.tensors.clear();
+  EXPECT_NO_THROW(plain.optimizer->LoadStateDict(state));
 }
 
 TEST(SchedulerState, PlateauGoesOn) {
