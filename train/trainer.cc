@@ -110,14 +110,17 @@ void Trainer::CheckMetricName() const {
 }
 
 std::string Trainer::Plan() const {
+  // After a restart with fewer processes, these share the batch of all processes before.
+  const int64_t processes = accelerator_.num_processes(), batch = loader_.global_batch_size();
+  const bool is_even = batch % processes == 0;
   std::string plan = FormatCount(state_.max_steps) + " (" + FormatCount(steps_per_epoch_) +
                      " per epoch), batches of " +
-                     std::to_string(arguments_.per_device_train_batch_size);
+                     std::to_string(is_even ? batch / processes : batch);
   if (arguments_.gradient_accumulation_steps > 1) {
     plan += " x " + std::to_string(arguments_.gradient_accumulation_steps);
   }
   if (accelerator_.use_distributed()) {
-    plan += " on each of " + std::to_string(accelerator_.num_processes()) + " processes";
+    plan += (is_even ? " on each of " : " shared by ") + std::to_string(processes) + " processes";
   }
   return plan;
 }

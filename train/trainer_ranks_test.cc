@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <thread>
 
+#include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/testing/testing.h"
 #include "lathe/train/trainer_testing.h"
 
@@ -102,6 +104,24 @@ TEST(TrainerRanksTest, RefusesUnequalCallbacks) {
     EXPECT_NE(result.said.find("number of callbacks that set the control"), std::string::npos)
         << result.said;
   }
+}
+
+// After a restart with fewer processes, these share the batch of those before.
+TEST(TrainerRanksTest, ThePlanNamesTheBatchThatIsTrained) {
+  const std::pair<const char*, std::string> cases[] = {
+      {"2", "8 (4 per epoch), batches of 1 on each of 2 processes"},
+      {"3", "6 (3 per epoch), batches of 3 shared by 2 processes"},
+      {"4", "4 (2 per epoch), batches of 2 on each of 2 processes"}};
+  for (const auto& [before, plan] : cases) {
+    TrainingArguments arguments = TinyArguments();
+    arguments.per_device_train_batch_size = 1;
+    setenv(kBatchProcessesVariable, before, 1);
+    const auto plans =
+        TrainOnTwo(arguments, 0, nullptr,
+                   [](const Trainer& trainer, const Recorder&) { return trainer.Plan(); });
+    EXPECT_EQ(plans[0], plan);
+  }
+  unsetenv(kBatchProcessesVariable);
 }
 
 // The main process reads and verifies checkpoints. That may take longer than ranks may be late.
