@@ -212,33 +212,40 @@ int RunOnce(const std::string& program, CStrings& arguments, const LaunchOptions
   return supervisor.Wait();
 }
 
-// Decides whether a job that has failed is started again.
+// Decides whether and when a job that has failed is started again.
 class RestartPolicy {
  public:
   explicit RestartPolicy(int max_restarts) : max_restarts_(max_restarts) {}
-  bool StartsAgain(int exit_code, bool by_signal) {
+  // `lasted` is the time from the start to the failure.
+  bool StartsAgain(int exit_code, bool by_signal, std::chrono::steady_clock::duration lasted) {
     constexpr int kUsageCode = 2, kOwnErrorCode = 1, kMostOwnErrors = 3;
-    own_errors_ = exit_code == kOwnErrorCode ? own_errors_ + 1 : 0;
+    const bool is_own_error = exit_code == kOwnErrorCode;
+    own_errors_ = is_own_error ? own_errors_ + 1 : 0;
     // A signal to one rank, or to another machine's launcher, stops the whole job, too.
     const bool stopped = std::ranges::any_of(std::array{SIGINT, SIGTERM, SIGHUP, SIGUSR1},
                                              [&](int s) { return exit_code == 128 + s; });
     if (exit_code == 0 || exit_code == kUsageCode || by_signal || stopped) return false;
+    ChoosePause(is_own_error, lasted);
     return own_errors_ < kMostOwnErrors && restarts_++ < max_restarts_;
   }
   int restarts() const { return restarts_; }
-  // Returns the pause before the next start, 0.1 s at first. It doubles each time that the job has
-  // lasted less than 10 s, up to 10 s.
-  std::chrono::milliseconds Pause(std::chrono::steady_clock::duration lasted) {
-    constexpr std::chrono::milliseconds kFirst(100), kLongest(10'000);
-    pause_ = lasted < std::chrono::seconds(10) && pause_ != pause_.zero()
-                 ? std::min(2 * pause_, kLongest)
-                 : kFirst;
-    return pause_;
-  }
+  std::chrono::milliseconds pause() const { return pause_; }  // before the next start
 
  private:
+  // The pause is 0.1 s at first. It doubles each time that the job has lasted less than 10 s, up to
+  // 10 s. If a job that has worked before reports an error of its own, the pause is 10 s: a full
+  // disk, for example, may have space then.
+  void ChoosePause(bool is_own_error, std::chrono::steady_clock::duration lasted) {
+    constexpr std::chrono::milliseconds kFirst(100), kLongest(10'000);
+    const bool is_quick = lasted < std::chrono::seconds(10);
+    pause_ = is_quick && pause_ != pause_.zero() ? std::min(2 * pause_, kLongest) : kFirst;
+    has_worked_ = has_worked_ || !is_quick || !is_own_error;
+    if (is_own_error && has_worked_) pause_ = kLongest;
+  }
+
   const int max_restarts_;
   int restarts_ = 0, own_errors_ = 0;
+  bool has_worked_ = false;  // as far as the launcher can tell
   std::chrono::milliseconds pause_{0};
 };
 
@@ -261,7 +268,8 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
     const auto start = std::chrono::steady_clock::now();
     RankSupervisor supervisor(options.supervisor, signals);
     const int exit_code = RunOnce(program, arguments, options, supervisor);
-    if (!policy.StartsAgain(exit_code, supervisor.ended_by_signal())) return exit_code;
+    const auto lasted = std::chrono::steady_clock::now() - start;
+    if (!policy.StartsAgain(exit_code, supervisor.ended_by_signal(), lasted)) return exit_code;
     if (options.restart_with_ranks_left) {
       options.num_processes =
           std::max(1, options.num_processes - std::max(1, supervisor.CountFailedAlone()));
@@ -272,8 +280,7 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
     std::cerr << "lathe launch: starting the job again with " << options.num_processes
               << (options.num_processes == 1 ? " process" : " processes") << ", restart "
               << policy.restarts() << " of " << options.max_restarts << std::endl;
-    const int signal_number =
-        signals.WaitFor(policy.Pause(std::chrono::steady_clock::now() - start));
+    const int signal_number = signals.WaitFor(policy.pause());
     if (signal_number == 0) continue;
     std::cerr << "lathe launch: signal " << signal_number << " (" << strsignal(signal_number)
               << ") came before that, so the job is not started again" << std::endl;

@@ -39,8 +39,9 @@ struct LaunchOptions {
   // How often LaunchProgram starts the job again if it fails. It doesn't after a wrong option (exit
   // code 2) or a signal to the launcher. Nor does it after the third error in a row that a rank has
   // reported itself. It pauses before, 0.1 s at first. The pause doubles each time that the job has
-  // lasted less than 10 s, up to 10 s. A signal ends the pause and the launcher, with exit code 128
-  // + the signal.
+  // lasted less than 10 s, up to 10 s. It is 10 s at once after an error that a rank has reported
+  // itself, unless all starts before have ended so within 10 s. A signal ends the pause and the
+  // launcher, with exit code 128 + the signal.
   int max_restarts = 0;
   // True: a restarted job has only as many ranks as had not failed by themselves, at least 1. They
   // train with the batches of the whole job. One machine only.

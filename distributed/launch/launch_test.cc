@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 
 #include "lathe/distributed/launch/launch_testing.h"
 #include "lathe/distributed/rendezvous/machine.h"
@@ -188,6 +189,30 @@ TEST(LaunchProgram, PausesLongerBeforeEachRestart) {
   EXPECT_EQ(launcher.Wait(), 3);
   EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(700));
   EXPECT_EQ(launcher.out(), "3 0\n3 1\n3 2\n3 3\n");
+}
+
+// A job is killed, and finds a disk full that has space again after 3 s.
+TEST(LaunchProgram, AFullDiskThatGetsSpaceAgainEndsNoJob) {
+  LaunchOptions options = Ranks(1);
+  options.max_restarts = 3;
+  const std::string script =
+      "n=${TORCHELASTIC_RESTART_COUNT:-0}; echo $n; test $n = 0 && kill -9 $$; "
+      "test $(date +%s) -ge $FULL_UNTIL || exit 1";
+  options.environment.emplace_back("FULL_UNTIL", std::to_string(std::time(nullptr) + 3));
+  Launcher launcher(Script(script), options);
+  EXPECT_EQ(launcher.Wait(), 0) << launcher.err();
+  EXPECT_EQ(launcher.out(), "0\n1\n2\n");
+}
+
+// An error that comes at the first start is likely to stay, so nobody waits long for the end.
+TEST(LaunchProgram, AnErrorFromTheFirstStartOnEndsTheJobSoon) {
+  LaunchOptions options = Ranks(1);
+  options.max_restarts = 9;
+  const auto start = std::chrono::steady_clock::now();
+  Launcher launcher(Script("echo start; exit 1"), options);
+  EXPECT_EQ(launcher.Wait(), 1);
+  EXPECT_EQ(launcher.out(), "start\nstart\nstart\n");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(8));
 }
 
 TEST(LaunchProgram, StartsNothingAgainAfterAUsageError) {
