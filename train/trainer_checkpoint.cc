@@ -217,10 +217,13 @@ void Trainer::FinishSaving(bool wait) {
                           saved->error->hint());
       return;
     }
-    Call(&Callback::OnWarning,
-         "warning: no checkpoint was saved after step " + std::to_string(saved->step) + ": " +
-             saved->error->message() +
-             (last_checkpoint_.empty() ? "" : "; the newest one is " + last_checkpoint_));
+    // Somebody may have removed it meanwhile.
+    std::error_code code;
+    const bool has_last =
+        !last_checkpoint_.empty() && fs::exists(fs::path(last_checkpoint_) / kManifestFile, code);
+    Call(&Callback::OnWarning, "warning: no checkpoint was saved after step " +
+                                   std::to_string(saved->step) + ": " + saved->error->message() +
+                                   (has_last ? "; the newest one is " + last_checkpoint_ : ""));
   }
 }
 

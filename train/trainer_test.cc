@@ -215,6 +215,31 @@ TEST(TrainerTest, WarningsOfACallbackReachAllCallbacks) {
   }
 }
 
+// Somebody removes the folder while the training runs. No line may name what was in it.
+TEST(TrainerTest, AWarningNamesNoCheckpointThatIsGone) {
+  namespace fs = std::filesystem;
+  TrainingArguments arguments = TinyArguments();
+  arguments.output_dir = testing::TempDir() + "trainer_test_gone";
+  arguments.save_strategy = "steps";
+  arguments.save_steps = 2;
+  fs::remove_all(arguments.output_dir);
+  const auto recorder = std::make_shared<Recorder>([&](auto& event, auto& state, auto&) {
+    if (event != "step_begin" || state.global_step != 3) return;
+    while (!fs::exists(arguments.output_dir + "/checkpoint-2"))
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    fs::remove_all(arguments.output_dir);
+  });
+  Accelerator accelerator(AcceleratorOptionsOf(arguments));
+  Trainer trainer(arguments, accelerator, TinyInputs(), {recorder});
+  EXPECT_THROW(trainer.Train(), Error);  // the model has no place
+  std::string warning;
+  for (const std::string& event : recorder->events()) {
+    if (event.starts_with("warning: no checkpoint was saved after step 4: ")) warning = event;
+  }
+  EXPECT_FALSE(warning.empty());
+  EXPECT_EQ(warning.find("the newest one is"), std::string::npos) << warning;
+}
+
 TEST(TrainerTest, TheProgressCallbackPrints) {
   TrainingArguments arguments = TinyArguments();
   arguments.logging_steps = 8;
