@@ -235,6 +235,11 @@ TEST_F(ResumeTest, TheLauncherStartsNoRefusedJobAgain) {
   expect_refused("ex", {"--seed", "9", "--resume_from_checkpoint"}, "seed was 42 and is 9");
   expect_refused("empty", {"--resume_from_checkpoint"}, "has no checkpoint to go on from");
   expect_refused("new", {"--resume_from_checkpoint", "nowhere"}, "there is no such checkpoint");
+  expect_refused("ex", {"--resume_from_checkpoint", "checkpoint-10"},
+                 "checkpoint-10: there is no such checkpoint\nhint: did you mean " + Path("ex") +
+                     "/checkpoint-10? --resume_from_checkpoint takes true, for the newest "
+                     "checkpoint in " +
+                     Path("ex") + ", or a checkpoint's folder\n");
   EXPECT_EQ(Read("ex/model.safetensors"), model);
   EXPECT_EQ(StepsIn("ex"), (std::vector<int64_t>{5, 10, 12}));
   EXPECT_FALSE(Exists("empty/model.safetensors"));

@@ -135,8 +135,7 @@ void CheckpointDraft::Commit(const CheckpointManifest& manifest) {
 
 Error CheckpointDraft::Shown(const Error& e) const { return WithFolder(e, path_, target()); }
 
-FoundCheckpoint OpenCheckpoint(const std::string& path) {
-  FoundCheckpoint found{path, {}};
+void CheckIsCheckpoint(const std::string& path) {
   CheckFolder(path);
   std::error_code code;
   if (!fs::exists(path + "/" + kManifestFile, code)) {
@@ -144,6 +143,11 @@ FoundCheckpoint OpenCheckpoint(const std::string& path) {
                     std::string("is no whole checkpoint: it has no ") + kManifestFile,
                     "name a folder checkpoint-STEP that a training has saved");
   }
+}
+
+FoundCheckpoint OpenCheckpoint(const std::string& path) {
+  FoundCheckpoint found{path, {}};
+  CheckIsCheckpoint(path);
   found.manifest = ReadManifest(path);
   if (!found.manifest.resumable) {
     throw FileError(absl::StatusCode::kInvalidArgument, path,

@@ -50,6 +50,9 @@ struct FoundCheckpoint {
   CheckpointManifest manifest;
 };
 
+// Throws NotFound if the path leads to no folder, or to one without a manifest. Reads no file.
+void CheckIsCheckpoint(const std::string& path);
+
 // Reads and verifies the checkpoint `path`, which may be a link to a folder. Throws if it isn't
 // whole, or holds the model alone.
 FoundCheckpoint OpenCheckpoint(const std::string& path);

@@ -9,15 +9,20 @@
 #include <system_error>
 #include <utility>
 
+#include "lathe/core/base/error.h"
 #include "lathe/core/base/json_number.h"
+#include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/checkpoint/sha256.h"
 #include "lathe/distributed/job/dataset_digests.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/train/checkpoint/job_mark.h"
 #include "lathe/train/support/optimizer_arguments.h"
+#include "lathe/train/support/run_errors.h"
 
 namespace lathe {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr char kTokenizer[] = "the tokenizer's ";
 // The names of settings of evaluations are these, or begin with one of those.
@@ -62,6 +67,20 @@ void AddEvaluation(const TrainingArguments& a, const TokenizedDataset& evaluatio
 std::string Shortened(const std::string& value) {
   constexpr size_t kMost = 60;
   return value.size() <= kMost ? value : value.substr(0, kMost) + "...";
+}
+
+// Throws unless resume_from_checkpoint names a checkpoint's folder.
+void CheckWish(const TrainingArguments& a) try {
+  CheckIsCheckpoint(a.resume_from_checkpoint);
+} catch (const Error& e) {
+  const std::string& wish = a.resume_from_checkpoint;
+  std::error_code code;
+  if (fs::is_symlink(wish, code)) throw UsageError(e.message(), e.hint());
+  const fs::path near = fs::path(a.output_dir) / fs::path(wish).filename();
+  const bool is_near = fs::exists(near / kManifestFile, code) && !fs::equivalent(near, wish, code);
+  const std::string takes = OptionName("resume_from_checkpoint") + " takes true, for the newest " +
+                            "checkpoint in " + a.output_dir + ", or a checkpoint's folder";
+  throw UsageError(e.message(), is_near ? "did you mean " + near.string() + "? " + takes : takes);
 }
 
 // The name of a setting as a sentence has it: "training dataset of size" does not read well.
@@ -131,12 +150,14 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
 }
 
 bool MayUseFilledOutputDir(const TrainingArguments& a) {
-  if (a.overwrite_output_dir || a.resume_from_checkpoint == "true") return true;
   if (ReadRestarts() > 0 && IsOwnFolder(a.output_dir)) return true;
-  if (a.resume_from_checkpoint.empty() || a.resume_from_checkpoint == "false") return false;
+  const std::string& wish = a.resume_from_checkpoint;
+  const bool names_a_folder = !wish.empty() && wish != "true" && wish != "false";
+  if (names_a_folder) CheckWish(a);
+  if (a.overwrite_output_dir || wish == "true") return true;
+  if (!names_a_folder) return false;
   std::error_code code;
-  const auto parent = std::filesystem::absolute(a.resume_from_checkpoint, code).parent_path();
-  return std::filesystem::equivalent(parent, a.output_dir, code);
+  return fs::equivalent(fs::absolute(wish, code).parent_path(), a.output_dir, code);
 }
 
 std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now) {

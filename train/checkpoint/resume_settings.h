@@ -29,7 +29,7 @@ inline constexpr char kBatchOfAll[] = "per_device_train_batch_size times process
 
 // Returns true if the output folder may hold files already. It is then to be overwritten, or the
 // training goes on from one of its checkpoints. Or this job was started again and has filled it
-// before.
+// before. Throws UsageError if resume_from_checkpoint is neither "true" nor a checkpoint's folder.
 bool MayUseFilledOutputDir(const TrainingArguments& arguments);
 
 // Returns the first difference, for people: "learning_rate was 5e-05 and is 3e-05". Nullopt if

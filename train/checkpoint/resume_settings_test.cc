@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/tests/tiny_bert.h"
+#include "lathe/train/support/run_errors.h"
 
 namespace lathe {
 namespace {
@@ -86,6 +89,44 @@ TEST(ResumeSettingsTest, SettingsOfEvaluationsCountOnlyIfBothSidesHaveThem) {
     a.eval_strategy = "epoch";
   };
   EXPECT_EQ(FirstDifference(older, Settings(other_steps)), "eval_strategy was steps and is epoch");
+}
+
+// The value is the mistake, and not that the output folder is filled.
+TEST(ResumeSettingsTest, AWishThatIsNoCheckpointIsRefusedWithAWayOut) {
+  namespace fs = std::filesystem;
+  const std::string out = testing::TempDir() + "resume_settings_test_out";
+  fs::remove_all(out);
+  fs::create_directories(out);
+  CheckpointDraft(out, "checkpoint-20").Commit({.step = 20});
+  TrainingArguments arguments;
+  arguments.output_dir = out;
+  const auto refusal = [&](const std::string& wish) -> std::string {
+    arguments.resume_from_checkpoint = wish;
+    try {
+      return MayUseFilledOutputDir(arguments) ? "yes" : "no";
+    } catch (const UsageError& e) {
+      return e.message() + "|" + e.hint();
+    }
+  };
+  const std::string takes = "resume_from_checkpoint takes true, for the newest checkpoint in " +
+                            out + ", or a checkpoint's folder";
+  for (const char* wish : {"TRUE", "yes", "1", "checkpoint-21"})
+    EXPECT_EQ(refusal(wish), std::string(wish) + ": there is no such checkpoint|" + takes);
+  EXPECT_EQ(refusal(out), out + ": is no whole checkpoint: it has no manifest.json|" + takes);
+  EXPECT_EQ(refusal("checkpoint-20"), "checkpoint-20: there is no such checkpoint|did you mean " +
+                                          out + "/checkpoint-20? " + takes);
+  EXPECT_EQ(refusal(out + "/checkpoint-20"), "yes");
+  EXPECT_EQ(refusal("true"), "yes");
+  EXPECT_EQ(refusal(""), "no");
+  fs::create_symlink("/unmounted/checkpoint-3", out + "/checkpoint-3");
+  EXPECT_EQ(refusal(out + "/checkpoint-3"),
+            out +
+                "/checkpoint-3: is a link to /unmounted/checkpoint-3, which is no folder here|is "
+                "the disk mounted that holds the checkpoint?");
+  arguments.overwrite_output_dir = true;
+  EXPECT_EQ(refusal("1"), "1: there is no such checkpoint|" + takes);
+  EXPECT_EQ(refusal(""), "yes");
+  fs::remove_all(out);
 }
 
 TEST(ResumeSettingsTest, NotesWhatChangesBits) {
