@@ -56,6 +56,8 @@ struct TrainerInputs {
   // arguments.output_dir, if it is open already on the main process. If it is null, the Trainer
   // opens the folder itself, unless arguments.output_dir is empty.
   OutputDir* out = nullptr;
+  // The option max_seq_length that the data were cut with (0 for auto), if a resume is to name it.
+  std::optional<int64_t> max_seq_length = {};
 };
 
 // Returns the options of an Accelerator for these arguments.

@@ -81,7 +81,7 @@ const NamedSettings& Trainer::Settings() {
   if (settings_.empty()) {
     settings_ = SettingsThatMatter(
         arguments_, *inputs_.train, inputs_.evaluation.get(), model_, inputs_.tokenizer.get(),
-        ReadBatchProcesses(accelerator_.num_processes()), state_.max_steps);
+        ReadBatchProcesses(accelerator_.num_processes()), state_.max_steps, inputs_.max_seq_length);
   }
   return settings_;
 }
@@ -320,13 +320,13 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
   // Another branch of the training, or one from another folder, is a training of its own.
   const bool goes_on = search.newest && fs::equivalent(found->path, search.newest->path);
   run_ = goes_on ? found->manifest.run : folder.empty() ? 1 : NextRun(folder);
-  if (const auto difference = FirstDifference(found->manifest.settings, Settings())) {
+  for (const std::string& difference : Differences(found->manifest.settings, Settings())) {
     if (!arguments_.resume_anyway) {
-      throw InvalidArgument(found->path + ": " + *difference,
-                            HintAboutDifference(*difference, found->manifest.settings,
+      throw InvalidArgument(found->path + ": " + difference,
+                            HintAboutDifference(difference, found->manifest.settings,
                                                 ReadBatchProcesses(accelerator_.num_processes())));
     }
-    notes_.push_back("resumed anyway: " + *difference);
+    notes_.push_back("resumed anyway: " + difference);
   }
   return found;
 }

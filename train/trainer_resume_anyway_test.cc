@@ -96,6 +96,21 @@ TEST(TrainerResumeAnywayTest, TheFirstStepHasTheNewRate) {
   EXPECT_DOUBLE_EQ(RateOf("resumed", 16), 4e-3 * 1 / 16);
 }
 
+TEST(TrainerResumeAnywayTest, EachChangeIsNoted) {
+  EXPECT_EQ(Train("first", {}).error, "");
+  const Outcome run = Resume("first", 5, [](auto& a) {
+    a.max_grad_norm = 0.5;
+    a.learning_rate = 4e-3;
+    a.seed = 7;
+  });
+  EXPECT_EQ(run.error, "");
+  EXPECT_EQ(run.notes,
+            (std::vector<std::string>{"resumed anyway: seed was 42 and is 7",
+                                      "resumed anyway: data_seed was 42 and is 7",
+                                      "resumed anyway: learning_rate was 0.001 and is 0.004",
+                                      "resumed anyway: max_grad_norm was 1.0 and is 0.5"}));
+}
+
 TEST(TrainerResumeAnywayTest, APlateausRateIsScaled) {
   EXPECT_EQ(Train("first", Plateau).error, "");
   ASSERT_LE(RateOf("first", 6), 3e-2);
@@ -131,21 +146,24 @@ TEST(TrainerResumeAnywayTest, AnotherBatchSizeBeginsWithAWholeBatch) {
   const auto batches_of_4 = [](TrainingArguments& a) { a.per_device_train_batch_size = 4; };
   const Outcome run = Resume("first", 5, batches_of_4);
   EXPECT_EQ(run.error, "");
-  ASSERT_EQ(run.notes.size(), 2u);
-  EXPECT_EQ(run.notes[1],
+  ASSERT_EQ(run.notes.size(), 3u);
+  EXPECT_EQ(run.notes[2],
             "the place in the data was after 10 samples of an epoch, and is after 12, as batches "
             "have 4 now");
   EXPECT_EQ(run.steps, 8);
   EXPECT_EQ(run.epoch, 1.5);  // one more batch of the first epoch, and two of the second one
-  EXPECT_EQ(Resume("first", 6, batches_of_4).notes.size(), 1u);
+  EXPECT_EQ(Resume("first", 6, batches_of_4).notes.size(), 2u);
 }
 
 TEST(TrainerResumeAnywayTest, AShorterEpochIsOver) {
   EXPECT_EQ(Train("first", {}).error, "");
   const Outcome run = Resume("first", 5, {}, /*rows=*/8);
   EXPECT_EQ(run.error, "");
-  ASSERT_EQ(run.notes.size(), 2u);
-  EXPECT_EQ(run.notes[1],
+  ASSERT_EQ(run.notes.size(), 3u);
+  EXPECT_EQ(run.notes[0],
+            "resumed anyway: the number of rows of the training data was 16 and is 8");
+  EXPECT_EQ(run.notes[1], "resumed anyway: number of steps was 16 and is 8");
+  EXPECT_EQ(run.notes[2],
             "the place in the data was after 10 samples of an epoch, and is at the beginning of "
             "the next one, as there is no further batch now");
   EXPECT_EQ(run.steps, 8);
@@ -164,7 +182,8 @@ TEST(TrainerResumeAnywayTest, WhatCantBeTakenNamesTheCheckpointAndAWayOut) {
          a.optim = "sgd";
          a.optim_args = "momentum=0.9";
        },
-       "optim was not set and is sgd"}};
+       "optim was not set and is sgd"},
+      {[](auto& a) { a.optim = "sgd"; }, "optim was not set and is sgd"}};
   for (const auto& [change, difference] : changes) {
     const Outcome run = Resume("first", 5, change);
     EXPECT_TRUE(run.error.starts_with(checkpoint + ": ")) << run.error;

@@ -186,7 +186,8 @@ void FinetuneRun::MakeTrainer() {
                                  .train_name = task_.train.path,
                                  .tokenizer = task_.tokenizer,
                                  .load_tokenizer = [this] { return LoadTokenizer(task_.options); },
-                                 .out = out_ ? &*out_ : nullptr},
+                                 .out = out_ ? &*out_ : nullptr,
+                                 .max_seq_length = options_.max_seq_length},
                    MakeCallbacks());
 }
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -25,6 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kTokenizer[] = "the tokenizer's ";
+constexpr char kMaxLength[] = "max_seq_length";
+constexpr std::string_view kLengths = " lengths";  // the end of the name of a digest
 // The names of settings of evaluations are these, or begin with one of those.
 constexpr std::string_view kEvaluationNames[] = {"eval_delay", "the metric of the best model",
                                                  "greater_is_better"};
@@ -69,6 +72,23 @@ std::string Shortened(const std::string& value) {
   return value.size() <= kMost ? value : value.substr(0, kMost) + "...";
 }
 
+// Returns which data a setting is about, such as "training"; "" for other settings.
+std::string DataOf(std::string_view name) {
+  constexpr std::string_view kDigest = "the digest of ", kThe = "the ", kSize = " dataset of size";
+  if (name.starts_with(kDigest)) {
+    name.remove_prefix(kDigest.size());
+    return std::string(name.substr(0, name.find(' ')));
+  }
+  if (!name.starts_with(kThe) || !name.ends_with(kSize)) return "";
+  return std::string(name.substr(kThe.size(), name.size() - kThe.size() - kSize.size()));
+}
+
+// Returns true for the digests that change wherever texts are cut in another place.
+bool FollowsFromLengths(std::string_view name) {
+  return !DataOf(name).empty() && (name.ends_with(kLengths) || name.ends_with(" token ids") ||
+                                   name.ends_with(" token type ids"));
+}
+
 // Throws unless resume_from_checkpoint names a checkpoint's folder.
 void CheckWish(const TrainingArguments& a) try {
   CheckIsCheckpoint(a.resume_from_checkpoint);
@@ -96,8 +116,12 @@ std::string Readable(const std::string& name) {
 
 NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedDataset& train,
                                  const TokenizedDataset* evaluation, const Module& model,
-                                 const Tokenizer* tokenizer, int num_processes, int64_t max_steps) {
+                                 const Tokenizer* tokenizer, int num_processes, int64_t max_steps,
+                                 std::optional<int64_t> max_seq_length) {
   NamedSettings settings;
+  if (max_seq_length) {
+    settings.emplace_back(kMaxLength, *max_seq_length == 0 ? "auto" : Text(*max_seq_length));
+  }
   for (const auto& [name, value] : DatasetDigests(train, "training"))
     settings.emplace_back("the " + name, value);
   if (tokenizer != nullptr) {
@@ -160,7 +184,7 @@ bool MayUseFilledOutputDir(const TrainingArguments& a) {
   return fs::equivalent(fs::absolute(wish, code).parent_path(), a.output_dir, code);
 }
 
-std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now) {
+std::vector<std::string> Differences(const NamedSettings& then, const NamedSettings& now) {
   const std::map<std::string, std::string> before(then.begin(), then.end());
   const std::map<std::string, std::string> present(now.begin(), now.end());
   const auto of_tokenizer = [](const auto& setting) {
@@ -173,17 +197,34 @@ std::optional<std::string> FirstDifference(const NamedSettings& then, const Name
     const auto found = settings.find(name);
     return found == settings.end() ? "not set" : Shortened(found->second);
   };
+  const auto differs = [&](const std::string& name) {
+    const auto old_value = before.find(name), new_value = present.find(name);
+    const bool both = old_value != before.end() && new_value != present.end();
+    return both ? old_value->second != new_value->second
+                : name != kMaxLength && !IsOfEvaluation(name);
+  };
+  const bool other_cuts = differs(kMaxLength) && std::ranges::any_of(now, [&](const auto& setting) {
+                            return setting.first.ends_with(kLengths) && differs(setting.first);
+                          });
+  std::vector<std::string> differences;
+  std::set<std::string> told;  // settings, and data
   for (const NamedSettings* list : {&now, &then}) {
     for (const auto& setting : *list) {
       const std::string& name = setting.first;
-      if (skip_tokenizer && of_tokenizer(setting)) continue;
-      const auto old_value = before.find(name), new_value = present.find(name);
-      const bool both = old_value != before.end() && new_value != present.end();
-      if (both ? old_value->second == new_value->second : IsOfEvaluation(name)) continue;
-      return Readable(name) + " was " + text(before, name) + " and is " + text(present, name);
+      if ((skip_tokenizer && of_tokenizer(setting)) || !differs(name)) continue;
+      if (other_cuts ? FollowsFromLengths(name) : name == kMaxLength) continue;
+      const std::string data = DataOf(name);
+      if (!told.insert(data.empty() ? name : data).second) continue;
+      differences.push_back(Readable(name) + " was " + text(before, name) + " and is " +
+                            text(present, name));
     }
   }
-  return std::nullopt;
+  return differences;
+}
+
+std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now) {
+  const std::vector<std::string> all = Differences(then, now);
+  return all.empty() ? std::nullopt : std::optional(all.front());
 }
 
 Machinery MachineryIn(const CheckpointManifest& manifest) {

@@ -19,10 +19,12 @@ namespace lathe {
 // this order, as names and values. `tokenizer` may be null. The batch that counts is that of all
 // processes together, so `num_processes` may change if the size of each one's batch does.
 // `evaluation` may be null. Its data and options count where evaluations decide on rates, on the
-// end of the training, or on the model that is saved.
+// end of the training, or on the model that is saved. `max_seq_length` is the option that the texts
+// were cut with, 0 for auto; empty if that isn't known.
 NamedSettings SettingsThatMatter(const TrainingArguments& arguments, const TokenizedDataset& train,
                                  const TokenizedDataset* evaluation, const Module& model,
-                                 const Tokenizer* tokenizer, int num_processes, int64_t max_steps);
+                                 const Tokenizer* tokenizer, int num_processes, int64_t max_steps,
+                                 std::optional<int64_t> max_seq_length = {});
 
 // The name of the setting that is the batch of all processes together.
 inline constexpr char kBatchOfAll[] = "per_device_train_batch_size times processes";
@@ -32,9 +34,12 @@ inline constexpr char kBatchOfAll[] = "per_device_train_batch_size times process
 // before. Throws UsageError if resume_from_checkpoint is neither "true" nor a checkpoint's folder.
 bool MayUseFilledOutputDir(const TrainingArguments& arguments);
 
-// Returns the first difference, for people: "learning_rate was 5e-05 and is 3e-05". Nullopt if
-// there is none. Settings of the tokenizer and of evaluations are compared only if both sides have
-// them.
+// Returns the differences, for people: "learning_rate was 5e-05 and is 3e-05". Settings of the
+// tokenizer, of evaluations and max_seq_length are compared only if both sides have them. A change
+// of max_seq_length that cuts no text in another place is no difference. One that does stands for
+// the digests that follow from it, and the first difference of other data for all of theirs.
+std::vector<std::string> Differences(const NamedSettings& then, const NamedSettings& now);
+// Returns the first of them; nullopt if there is none.
 std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now);
 
 // What may change although it changes bits.

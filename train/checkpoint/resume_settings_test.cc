@@ -91,6 +91,29 @@ TEST(ResumeSettingsTest, SettingsOfEvaluationsCountOnlyIfBothSidesHaveThem) {
   EXPECT_EQ(FirstDifference(older, Settings(other_steps)), "eval_strategy was steps and is epoch");
 }
 
+NamedSettings Cut(int64_t max_seq_length, int64_t rows = 8) {
+  TokenizedDataset data = *TinyData(rows);
+  if (max_seq_length == 64) data.offsets[1] += 1;
+  return SettingsThatMatter({}, data, nullptr, *TinyBert(), nullptr, 1, 16, max_seq_length);
+}
+
+// A digest tells people nothing, so the option that has changed it is named in its place.
+TEST(ResumeSettingsTest, OtherCutsOfTextsAreNamedByTheirOption) {
+  const std::string cut = "max_seq_length was 128 and is 64";
+  EXPECT_EQ(Differences(Cut(128), Cut(64)), std::vector<std::string>{cut});
+  EXPECT_EQ(
+      Differences(Cut(128), Cut(64, 6)),
+      (std::vector<std::string>{cut, "the number of rows of the training data was 8 and is 6"}));
+  EXPECT_EQ(FirstDifference(Cut(0), Cut(64)), "max_seq_length was auto and is 64");
+  EXPECT_EQ(FirstDifference(Cut(128), Cut(0)), std::nullopt) << "no text is cut";
+  NamedSettings older = Cut(128);
+  EXPECT_EQ(std::erase_if(older, [](const auto& s) { return s.first == "max_seq_length"; }), 1u);
+  EXPECT_EQ(FirstDifference(older, Cut(128)), std::nullopt);
+  const std::vector<std::string> differences = Differences(older, Cut(64));
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_TRUE(differences[0].starts_with("the digest of training lengths was ")) << differences[0];
+}
+
 // The value is the mistake, and not that the output folder is filled.
 TEST(ResumeSettingsTest, AWishThatIsNoCheckpointIsRefusedWithAWayOut) {
   namespace fs = std::filesystem;
