@@ -1,5 +1,6 @@
 #include "lathe/train/evaluation_results.h"
 
+#include <algorithm>
 #include <map>
 
 #include "lathe/data/metrics/confident_errors.h"
@@ -8,7 +9,7 @@
 namespace lathe {
 namespace {
 
-// Returns the right labels of a sample, with commas between them.
+// Returns the right label of a sample, or an array in JSON of its labels.
 std::string RightNames(const Predictions& p, const LabelSet& labels, int64_t sample) {
   if (p.kind == LabelKind::kSingleLabel)
     return labels.names()[static_cast<size_t>(p.classes[static_cast<size_t>(sample)])];
@@ -45,15 +46,19 @@ std::string ErrorTable(const Evaluation& evaluation, const TokenizedDataset& dat
   const std::vector<std::string> predicted = PredictedNames(predictions, labels);
   const TextColumns& columns = source.columns;
   const bool names_file = source.split.files.size() > 1;
+  const bool has_elements =
+      std::ranges::any_of(rows, [](const auto& row) { return row.second.element > 0; });
   std::string table = names_file ? "file\t" : "";
-  table += "line\tlabel\tprediction\tprobability\t" + TableCell(columns.first);
+  table += has_elements ? "line\telement\t" : "line\t";
+  table += "label\tprediction\tprobability\t" + TableCell(columns.first);
   if (!columns.second.empty()) table += '\t' + TableCell(columns.second);
   table += '\n';
   for (const ConfidentError& error : errors) {
     const SourceRow& row = rows.at(error.sample);
     if (names_file) table += TableCell(source.split.files[row.file]) + '\t';
-    table += std::to_string(row.line) + '\t' +
-             TableCell(RightNames(predictions, labels, error.sample)) + '\t' +
+    table += std::to_string(row.line) + '\t';
+    if (has_elements) table += (row.element > 0 ? std::to_string(row.element) : "") + '\t';
+    table += TableCell(RightNames(predictions, labels, error.sample)) + '\t' +
              TableCell(predicted[static_cast<size_t>(error.sample)]) + '\t' +
              ProbabilityText(error.probability);
     for (const std::string& text : row.texts) table += '\t' + TableCell(text);

@@ -86,6 +86,21 @@ TEST_F(EvaluationResultsTest, ErrorsOfSeveralFilesNameTheirs) {
                 "\t1\ta\tb\t0.731059\tthree\n");
 }
 
+// An array may be one line.
+TEST_F(EvaluationResultsTest, ErrorsOfAnArrayHaveTheNumberOfTheirElement) {
+  Write("text,label\none,a\n\ntwo,b\n");
+  const std::string array = testing::TempDir() + "/evaluation_results_test.json";
+  std::ofstream(array) << "[{\"label\":\"a\",\"text\":\"three\"},"
+                          "{\"text\":\"four\",\"label\":\"b\"}]";
+  source_.split.files.push_back(array);
+  const Evaluation evaluation{.logits = {1, 0, 1, 0, 0, 1, 3, 0}};  // only sample 0 is right
+  EXPECT_EQ(ErrorTable(evaluation, dataset_, labels_, source_),
+            "file\tline\telement\tlabel\tprediction\tprobability\ttext\n" + array +
+                "\t1\t2\tb\ta\t0.952574\tfour\n" + path_ + "\t4\t\tb\ta\t0.731059\ttwo\n" + array +
+                "\t1\t1\ta\tb\t0.731059\tthree\n");
+  std::filesystem::remove(array);
+}
+
 TEST_F(EvaluationResultsTest, WithoutErrorsNothingIsRead) {
   std::filesystem::remove(path_);
   const Evaluation evaluation{.logits = {1, 0, 0, 1, 1, 0, 0, 1}};

@@ -97,6 +97,40 @@ TEST_F(EvalErrorsTest, SeveralFilesOfSeveralForms) {
                  texts);
 }
 
+// All rows of such an array lie on its only line.
+TEST_F(EvalErrorsTest, AnArrayOnOneLineHasElements) {
+  nlohmann::json array = nlohmann::json::array();
+  const Args rows = Lines(Read("dev.csv"));
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const size_t comma = rows[i].rfind(',');
+    array.push_back({{"sentence", rows[i].substr(0, comma)}, {"label", rows[i].substr(comma + 1)}});
+  }
+  array.push_back({{"sentence", "odd film"}, {"label", "rare"}});
+  Write("dev.json", array.dump());
+  for (const std::string& cache : {std::string("none"), Path("cache"), Path("cache")}) {
+    const RunResult run = Run("out", cache,
+                              {"--overwrite_output_dir", "--do_eval", "--max_steps", "1",
+                               "--validation_file", Path("dev.json")});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_TRUE(Contains(run.out, "label \"rare\" is in no training row, but in " +
+                                      Path("dev.json") + ":1: element " +
+                                      std::to_string(array.size()) + ";"))
+        << run.out;
+    EXPECT_TRUE(Contains(run.out, " has the text of " + Path("train.csv") + ":")) << run.out;
+    EXPECT_TRUE(Contains(run.out, ": " + Path("dev.json") + ":1: element ")) << run.out;
+    const Args lines = Lines(Read("out/eval_errors.tsv"));
+    ASSERT_GE(lines.size(), 3u);
+    EXPECT_EQ(lines[0], "line\telement\tlabel\tprediction\tprobability\tsentence");
+    for (size_t i = 1; i < lines.size(); ++i) {
+      const Args cells = Cells(lines[i]);
+      EXPECT_EQ(cells.at(0), "1");
+      const nlohmann::json& row = array.at(std::stoul(cells.at(1)) - 1);
+      EXPECT_EQ(row["label"], cells.at(2)) << lines[i];
+      EXPECT_EQ(row["sentence"], cells.at(5)) << lines[i];
+    }
+  }
+}
+
 TEST_F(EvalErrorsTest, SomeRowsOfTheFiles) {
   const std::map<std::string, std::string> dev = {{Path("dev.csv"), Read("dev.csv")}};
   ExpectErrorsOf({"--max_eval_samples", "17"}, dev);

@@ -43,7 +43,13 @@ const std::vector<std::string>& TextTable::column(const std::string& name) const
   return columns[it - names.begin()];
 }
 
-std::string TextTable::Where(int64_t row) const { return At(path, lines[row]); }
+std::string TextTable::Where(int64_t row) const {
+  return NameOfRow(path, lines[row], element(row));
+}
+
+std::string NameOfRow(const std::string& path, int64_t line, int64_t element) {
+  return At(path, line) + (element > 0 ? ": element " + std::to_string(element) : "");
+}
 
 TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::string>& named,
                               const std::string& label_column, const std::string& weight_column) {

@@ -30,13 +30,24 @@ struct TextTable {
   std::vector<int64_t> lines;                     // [rows] the line on which the row starts, from 1
   // For each column the first line that has a JSON array in it, or 0. May be empty.
   std::vector<int64_t> first_array_lines;
+  // [rows] if the file is one array in JSON: the number of the row's object in it, from 1. An array
+  // may be a single line, so the line alone doesn't tell which row it is. Empty for other files.
+  std::vector<int64_t> elements = {};
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
   bool has(const std::string& name) const;
   // Throws `path: no column "x"; it has: a, b`.
   const std::vector<std::string>& column(const std::string& name) const;
-  // Returns "path:line", for messages about a row.
+  // Returns the number of the row's object in an array in JSON; 0 for other files.
+  int64_t element(int64_t row) const {
+    return elements.empty() ? 0 : elements[static_cast<size_t>(row)];
+  }
+  // Returns NameOfRow of a row.
   std::string Where(int64_t row) const;
 };
+
+// Returns "path:line", for messages about a row. If `element` is above 0, it is the number of the
+// row's object in an array in JSON: "path:line: element 17".
+std::string NameOfRow(const std::string& path, int64_t line, int64_t element = 0);
 
 // Reads a text file, whose extension tells the format. A second extension .gz or .zst, as in
 // train.csv.gz, tells how it is compressed.

@@ -58,47 +58,54 @@ void AddRow(TextTable& table, std::vector<std::string>& fields, int64_t line,
   table.lines.push_back(line);
 }
 
-std::string CellOf(const std::string& path, int64_t line, const std::string& key,
+// The place of an object: its line, and its number if it lies in an array; else 0.
+struct ObjectPlace {
+  int64_t line, element;
+  std::string In(const std::string& path) const { return NameOfRow(path, line, element); }
+};
+
+std::string CellOf(const std::string& path, const ObjectPlace& place, const std::string& key,
                    const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number() || value.is_boolean() || value.is_array()) return value.dump();
-  throw InvalidArgument(At(path, line) + ": the value of " + Quoted(key) + " is " +
+  throw InvalidArgument(place.In(path) + ": the value of " + Quoted(key) + " is " +
                             (value.is_null() ? "null" : "an object"),
                         "a value must be a string, a number, a boolean or an array of labels");
 }
 
 // Adds an object's values as a row. `named` tells whether a row has named the columns, and is set
 // by the first.
-void AddObject(TextTable& table, const Json& object, int64_t line, bool& named) {
+void AddObject(TextTable& table, const Json& object, const ObjectPlace& place, bool& named) {
   if (!std::exchange(named, true)) {
     std::vector<std::string> names;
     for (const auto& [key, value] : object.items()) names.push_back(key);
     if (names.empty())
-      throw InvalidArgument(At(table.path, line) + ": the object has no keys",
+      throw InvalidArgument(place.In(table.path) + ": the object has no keys",
                             "write at least one text into it");
-    SetNames(table, std::move(names), line);
+    SetNames(table, std::move(names), place.line);
     table.first_array_lines.resize(table.names.size());
   }
   for (size_t c = 0; c < table.names.size(); ++c) {
     const auto it = object.find(table.names[c]);
     if (it == object.end()) {
       throw InvalidArgument(
-          At(table.path, line) + ": key " + Quoted(table.names[c]) + " is missing",
+          place.In(table.path) + ": key " + Quoted(table.names[c]) + " is missing",
           "every object must have the keys of the first one: " + Join(table.names));
     }
-    table.columns[c].push_back(CellOf(table.path, line, table.names[c], *it));
-    if (it->is_array() && table.first_array_lines[c] == 0) table.first_array_lines[c] = line;
+    table.columns[c].push_back(CellOf(table.path, place, table.names[c], *it));
+    if (it->is_array() && table.first_array_lines[c] == 0) table.first_array_lines[c] = place.line;
   }
   if (object.size() != table.names.size()) {
     for (const auto& [key, value] : object.items()) {
       if (!table.has(key)) {
         throw InvalidArgument(
-            At(table.path, line) + ": unexpected key " + Quoted(key),
+            place.In(table.path) + ": unexpected key " + Quoted(key),
             "every object must have the keys of the first one: " + Join(table.names));
       }
     }
   }
-  table.lines.push_back(line);
+  table.lines.push_back(place.line);
+  if (place.element > 0) table.elements.push_back(place.element);
 }
 
 std::string LowerExtension(const std::string& path) {
@@ -174,7 +181,7 @@ void TextTableParser::Parse(std::string_view text, bool last) {
   if (!pending_.empty()) text = joined = pending_ + std::string(text);
   FindArray(text);
   const auto add_object = [&](const Json& object, int64_t line) {
-    AddObject(table_, object, line, named_);
+    AddObject(table_, object, {line, array_ ? ++num_elements_ : 0}, named_);
   };
   if (array_) {
     pending_ = std::string(array_->Read(text, last, add_object));

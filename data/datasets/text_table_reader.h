@@ -43,6 +43,7 @@ class TextTableParser {
   int64_t next_line_ = 1;                 // on which the next piece begins
   bool has_begun_ = false;                // a piece was parsed
   bool named_ = false;                    // a row of JSON has named the columns
+  int64_t num_elements_ = 0;              // of an array in JSON, that have been read
   bool knows_form_ = false;               // the next field is decided
   std::optional<JsonArrayReader> array_;  // set if the file is an array in JSON
 };

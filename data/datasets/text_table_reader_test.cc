@@ -22,6 +22,7 @@ TextTable ReadInBlocks(const std::string& path, int64_t block_bytes, InvalidUtf8
     for (size_t c = 0; c < all.columns.size(); ++c)
       all.columns[c].insert(all.columns[c].end(), rows.columns[c].begin(), rows.columns[c].end());
     all.lines.insert(all.lines.end(), rows.lines.begin(), rows.lines.end());
+    all.elements.insert(all.elements.end(), rows.elements.begin(), rows.elements.end());
     for (size_t c = 0; c < all.first_array_lines.size(); ++c) {
       if (all.first_array_lines[c] == 0) all.first_array_lines[c] = rows.first_array_lines[c];
     }
@@ -60,6 +61,7 @@ TEST(TextTableReaderTest, GivesTheRowsOfTheWholeFileForAnySizeOfBlocks) {
       ASSERT_EQ(table.names, expected.names) << text << block;
       ASSERT_EQ(table.columns, expected.columns) << text << block;
       ASSERT_EQ(table.lines, expected.lines) << text << block;
+      ASSERT_EQ(table.elements, expected.elements) << text << block;
       ASSERT_EQ(table.first_array_lines, expected.first_array_lines) << text << block;
     }
   }

@@ -124,6 +124,20 @@ TEST(JsonArrayTest, ReadsOneArrayOfObjects) {
   EXPECT_EQ(table.first_array_lines, (std::vector<int64_t>{0, 3}));
 }
 
+// An array may be one line, so the number of its element tells a row.
+TEST(JsonArrayTest, RowsHaveTheNumbersOfTheirElements) {
+  const TextTable table =
+      ParseTextTable("a.json", "[{\"a\": \"x\"}, {\"a\": \"y\"},\n{\"a\": \"z\"}]");
+  EXPECT_EQ(table.lines, (std::vector<int64_t>{1, 1, 2}));
+  EXPECT_EQ(table.elements, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(table.Where(1), "a.json:1: element 2");
+  EXPECT_EQ(table.Where(2), "a.json:2: element 3");
+  const TextTable lines = ParseTextTable("a.json", "{\"a\": \"x\"}\n{\"a\": \"y\"}\n");
+  EXPECT_TRUE(lines.elements.empty());
+  EXPECT_EQ(lines.element(1), 0);
+  EXPECT_EQ(lines.Where(1), "a.json:2");
+}
+
 TEST(JsonArrayTest, BadArraysAreReportedWithTheirLine) {
   const std::string first = "[{\"a\": \"x\", \"b\": 1}";
   ExpectError("t.json", first, "t.json:1: the array has no end");
@@ -135,7 +149,7 @@ TEST(JsonArrayTest, BadArraysAreReportedWithTheirLine) {
               "t.json:2: expected nothing behind the array but got \",\"");
   ExpectError("t.json", first + ",[]]", "t.json:1: expected an object of the array but got \"[\"");
   ExpectError("t.json", first + ",\n{\"a\": 1,\n \"b\": x}]", "t.json:3: broken JSON at byte 7");
-  ExpectError("t.json", first + ",\n{\"a\": 1}]", "t.json:2: key \"b\" is missing");
+  ExpectError("t.json", first + ",\n{\"a\": 1}]", "t.json:2: element 2: key \"b\" is missing");
   ExpectError("t.json", "[]", "t.json: the file is empty");
   ExpectError("t.json",
               first + ",\n{\"a\": " + std::string(300, '[') + std::string(300, ']') + "}]",

@@ -30,6 +30,7 @@ void CutRows(TextTable& table, int64_t max_rows) {
   if (max_rows >= table.rows()) return;
   for (auto& column : table.columns) column.resize(static_cast<size_t>(max_rows));
   table.lines.resize(static_cast<size_t>(max_rows));
+  if (!table.elements.empty()) table.elements.resize(static_cast<size_t>(max_rows));
 }
 
 void CutRows(std::vector<TextTable>& tables, std::optional<int64_t> max_rows) {

@@ -25,9 +25,12 @@ TextTable TakeRows(TextTable& table, const std::vector<bool>& taken) {
         table.columns[c][kept] = std::move(cell);
       }
     }
+    const bool has_element = !table.elements.empty();
     if (taken[row]) {
       out.lines.push_back(table.lines[row]);
+      if (has_element) out.elements.push_back(table.elements[row]);
     } else {
+      if (has_element) table.elements[kept] = table.elements[row];
       table.lines[kept++] = table.lines[row];
     }
   }

@@ -63,6 +63,14 @@ TEST(RowFilterTest, DropsDuplicatesOfTextsAndLabel) {
   }
 }
 
+TEST(RowFilterTest, RowsKeepTheNumbersOfTheirElements) {
+  TextTable table = ParseTextTable(
+      "t.json", "[{\"text\":\"a\"},{\"text\":\"b\"},{\"text\":\"c\"},{\"text\":\"d\"}]");
+  const TextTable taken = TakeRows(table, {true, false, true, false});
+  EXPECT_EQ(taken.elements, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(table.elements, (std::vector<int64_t>{2, 4}));
+}
+
 TEST(RowFilterTest, HashesTellTextsApart) {
   EXPECT_EQ(HashOfTexts("a", "b"), HashOfTexts("a", "b"));
   EXPECT_NE(HashOfTexts("a", "b"), HashOfTexts("b", "a"));

@@ -36,6 +36,7 @@ std::map<int64_t, SourceRow> ReadSourceRows(const RowSource& source, std::vector
       SourceRow& row = found[*next];
       row = {.file = file,
              .line = rows.lines[place],
+             .element = rows.element(*next - first),
              .texts = {rows.column(source.columns.first)[place]}};
       if (!source.columns.second.empty())
         row.texts.push_back(rows.column(source.columns.second)[place]);

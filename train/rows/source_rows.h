@@ -32,6 +32,7 @@ struct RowSource {
 struct SourceRow {
   size_t file = 0;  // its place in RowSource::split.files
   int64_t line = 0;
+  int64_t element = 0;  // its number in an array in JSON, from 1; 0 in other files
   std::vector<std::string> texts;
 };
 

@@ -45,7 +45,10 @@ void TextMarks::Add(const TextTable& rows, size_t file, const TextColumns& colum
   const std::vector<std::string>& first = rows.column(columns.first);
   const std::vector<std::string>* second =
       columns.second.empty() ? nullptr : &rows.column(columns.second);
+  const bool has_elements = !elements_.empty() || !rows.elements.empty();
+  if (has_elements) elements_.resize(hashes_.size());
   for (size_t row = 0; row < first.size(); ++row) {
+    if (has_elements) elements_.push_back(rows.element(static_cast<int64_t>(row)));
     hashes_.push_back(static_cast<int64_t>(
         HashOfTexts(first[row], second != nullptr ? std::string_view((*second)[row]) : "")));
     places_.push_back((static_cast<int64_t>(file) << kLineBits) | rows.lines[row]);
@@ -54,12 +57,14 @@ void TextMarks::Add(const TextTable& rows, size_t file, const TextColumns& colum
 
 std::string TextMarks::Where(size_t row, const std::vector<std::string>& files) const {
   const int64_t place = places_[row];
-  return files.at(static_cast<size_t>(place >> kLineBits)) + ":" +
-         std::to_string(place & ((int64_t{1} << kLineBits) - 1));
+  return NameOfRow(files.at(static_cast<size_t>(place >> kLineBits)),
+                   place & ((int64_t{1} << kLineBits) - 1), elements_.empty() ? 0 : elements_[row]);
 }
 
-TextMarks TextMarks::FromColumns(std::vector<int64_t> hashes, std::vector<int64_t> places) {
+TextMarks TextMarks::FromColumns(std::vector<int64_t> hashes, std::vector<int64_t> places,
+                                 std::vector<int64_t> elements) {
   TextMarks marks;
+  marks.elements_ = std::move(elements);
   marks.hashes_ = std::move(hashes);
   marks.places_ = std::move(places);
   return marks;

@@ -10,8 +10,8 @@
 
 namespace lathe {
 
-// For so many rows the marks take 32 MiB. The table by which equal texts are found takes about 70
-// MiB while it is there. More rows are not looked at.
+// For so many rows the marks take 32 MiB, or 48 MiB with an array in JSON. The table by which equal
+// texts are found takes about 70 MiB while it is there. More rows are not looked at.
 inline constexpr int64_t kMostMarkedRows = int64_t{1} << 21;
 
 class TextMarks {
@@ -22,17 +22,20 @@ class TextMarks {
   bool complete() const { return complete_; }
   size_t size() const { return hashes_.size(); }
   uint64_t hash(size_t row) const { return static_cast<uint64_t>(hashes_[row]); }
-  // Returns "path:line" of a row.
+  // Returns NameOfRow of a row.
   std::string Where(size_t row, const std::vector<std::string>& files) const;
 
-  // What a file of the dataset cache keeps: a hash for each row, and its file and line.
+  // What a file of the dataset cache keeps: a hash for each row, and its file and line. If a file
+  // is an array in JSON, each row also has the number of its element, or 0. Else there is none.
   const std::vector<int64_t>& hashes() const { return hashes_; }
   const std::vector<int64_t>& places() const { return places_; }
-  static TextMarks FromColumns(std::vector<int64_t> hashes, std::vector<int64_t> places);
+  const std::vector<int64_t>& elements() const { return elements_; }
+  static TextMarks FromColumns(std::vector<int64_t> hashes, std::vector<int64_t> places,
+                               std::vector<int64_t> elements = {});
   static TextMarks None();  // of too many rows
 
  private:
-  std::vector<int64_t> hashes_, places_;
+  std::vector<int64_t> hashes_, places_, elements_;
   bool complete_ = true;
 };
 

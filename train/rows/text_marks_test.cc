@@ -66,6 +66,23 @@ TEST(TextMarksTest, FindsTextsInTrainingAndValidation) {
             "as: v0.csv:3 has the text of t0.csv:2");
 }
 
+TEST(TextMarksTest, NamesTheElementOfAnArray) {
+  const TextTable lines = ParseTextTable("a.csv", "text\na\nb\n");
+  const TextTable array = ParseTextTable("b.json", "[{\"text\":\"a\"},{\"text\":\"b\"}]");
+  TextMarks marks;
+  marks.Add(lines, 0, kColumns);
+  EXPECT_TRUE(marks.elements().empty());
+  marks.Add(array, 1, kColumns);
+  marks.Add(lines, 2, kColumns);
+  const TextMarks read = TextMarks::FromColumns(marks.hashes(), marks.places(), marks.elements());
+  const std::vector<std::string> files = {"a.csv", "b.json", "c.csv"};
+  for (const TextMarks& each : {marks, read}) {
+    EXPECT_EQ(each.Where(1, files), "a.csv:3");
+    EXPECT_EQ(each.Where(3, files), "b.json:1: element 2");
+    EXPECT_EQ(each.Where(5, files), "c.csv:3");
+  }
+}
+
 TEST(TextMarksTest, LooksAtNoMoreRowsThanPromised) {
   TextTable table;
   table.names = {"text"};

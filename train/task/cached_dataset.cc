@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The columns of the file that hold the marks of rows.
-constexpr char kHashes[] = "text_hashes", kPlaces[] = "places";
+constexpr char kHashes[] = "text_hashes", kPlaces[] = "places", kElements[] = "elements";
 
 // Returns what a tokenizer's results follow from. Its files don't tell everything: the model's type
 // may choose the template. So the results for two texts are part of it. A tokenizer without an
@@ -169,7 +169,10 @@ bool CachedDataset::Open() {
     task.at("dropped").get<int64_t>();
     const auto hashes = DatasetFileColumn(dataset, kHashes);
     const auto places = DatasetFileColumn(dataset, kPlaces);
-    marks_ = hashes && places ? TextMarks::FromColumns(*hashes, *places) : TextMarks::None();
+    const auto elements = DatasetFileColumn(dataset, kElements);  // of arrays in JSON only
+    marks_ = hashes && places ? TextMarks::FromColumns(*hashes, *places,
+                                                       elements.value_or(std::vector<int64_t>()))
+                              : TextMarks::None();
     dataset_ = std::move(dataset);
     return true;
   } catch (const nlohmann::json::exception&) {
@@ -272,6 +275,7 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
   if (split_.labelled && marks_.complete()) {
     writer.AddColumn(kHashes, marks_.hashes());
     writer.AddColumn(kPlaces, marks_.places());
+    if (!marks_.elements().empty()) writer.AddColumn(kElements, marks_.elements());
   }
   writer.Finish({{"key", key_},
                  {"rule", known_.rule ? known_.rule->ToJson() : nlohmann::json()},

@@ -198,6 +198,7 @@ void DistinctLabels::Add(const TextTable& rows) {
     labels_.push_back(label);
     counts_.push_back(1);
     first_lines_.push_back(rows.lines[row]);
+    first_elements_.push_back(rows.element(static_cast<int64_t>(row)));
     first_files_.push_back(paths_.size() - 1);
   }
 }

@@ -28,17 +28,17 @@ class DistinctLabels {
   std::string path() const { return NameOfFiles(paths_); }
   const std::string& column() const { return column_; }
   const std::vector<std::string>& labels() const { return labels_; }
-  // How often label i occurs, and "path:line" of its first row.
+  // How often label i occurs, and NameOfRow of its first row.
   int64_t count(size_t i) const { return counts_[i]; }
   std::string Where(size_t i) const {
-    return paths_[first_files_[i]] + ":" + std::to_string(first_lines_[i]);
+    return NameOfRow(paths_[first_files_[i]], first_lines_[i], first_elements_[i]);
   }
 
  private:
   std::vector<std::string> paths_;
   std::string column_;
   std::vector<std::string> labels_;
-  std::vector<int64_t> counts_, first_lines_;
+  std::vector<int64_t> counts_, first_lines_, first_elements_;
   std::vector<size_t> first_files_;
   std::unordered_map<std::string, size_t> places_;
   std::optional<size_t> number_;  // the place of a number with a point

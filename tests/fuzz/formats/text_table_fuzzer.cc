@@ -28,6 +28,7 @@ lathe::TextTable ReadBlocks(const std::string& path, lathe::InvalidUtf8 invalid)
     for (size_t c = 0; c < rows.columns.size(); ++c)
       all.columns[c].insert(all.columns[c].end(), rows.columns[c].begin(), rows.columns[c].end());
     all.lines.insert(all.lines.end(), rows.lines.begin(), rows.lines.end());
+    all.elements.insert(all.elements.end(), rows.elements.begin(), rows.elements.end());
   }
   return all;
 }
@@ -48,7 +49,8 @@ void Compare(std::string_view input, lathe::InvalidUtf8 invalid) {
   whole_error = error_of([&] { whole = lathe::ParseTextTable(path, input, invalid); });
   blocks_error = error_of([&] { blocks = ReadBlocks(path, invalid); });
   if (whole_error.empty() == blocks_error.empty() && whole.names == blocks.names &&
-      whole.columns == blocks.columns && whole.lines == blocks.lines) {
+      whole.columns == blocks.columns && whole.lines == blocks.lines &&
+      whole.elements == blocks.elements) {
     return;
   }
   std::cerr << "as a whole: " << whole.rows() << " rows " << whole_error
