@@ -22,7 +22,8 @@ void AddLossFlags(FlagTable& flags, FinetuneArguments& o) {
       .TakesJson();
   flags
       .Add("sample_weight_column", &o.sample_weight_column,
-           "column of --train_file with a number from 0 on: how much the row counts in training")
+           "column of --train_file, by name or number, with a number from 0 on: how much the row "
+           "counts in training")
       .ValueName("NAME");
   flags
       .Add("label_smoothing_factor", &o.label_smoothing_factor,

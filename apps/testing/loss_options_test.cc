@@ -107,6 +107,20 @@ TEST_F(LossOptionsCliTest, TheCacheKnowsTheWeights) {
   EXPECT_NE(without, memory);
 }
 
+TEST_F(LossOptionsCliTest, TheColumnOfWeightsMayBeGivenByNumber) {
+  const auto with = [&](const std::string& out, const std::string& column,
+                        const std::string& cache) {
+    return LossesWith(out, {"--train_file", Path("weighted.csv"), "--sample_weight_column", column,
+                            "--dataset_cache", cache});
+  };
+  const auto named = with("named", "weight", "none");
+  EXPECT_EQ(with("numbered", "1", "none"), named);
+  EXPECT_EQ(with("cached", "1", Path("cache")), named);
+  EXPECT_EQ(with("again", "1", Path("cache")), named);
+  ExpectError(Train({"--train_file", Path("weighted.csv"), "--sample_weight_column", "4"}),
+              "weighted.csv: there is no column 4; it has 3");
+}
+
 TEST_F(LossOptionsCliTest, SeveralLabelsHavePositiveWeights) {
   std::string rows;
   for (int i = 0; i < 24; ++i) {

@@ -108,6 +108,7 @@ LabelSet DataLoading::DecideTheLabels() {
 void DataLoading::NameColumns() {
   const DataSplit& split = First().split;
   options_ = WithColumnNames(options_, split);
+  train_.split.weight_column = options_.sample_weight_column;
   if (!open_.any()) return;
   const std::string note = TakeColumnsOfModel(options_.model_name_or_path, split, open_, &options_);
   if (!note.empty()) task_.column_notes.push_back(note);
