@@ -18,7 +18,8 @@ void AddRowFlags(FlagTable& flags, DataArguments& o) {
   flags
       .Add("validation_split", &o.validation_split,
            "keep this share of the rows of --train_file, above 0 and below 1, for validation; a "
-           "row's texts decide, so it stays where it is when other rows come")
+           "row's texts decide, so it stays where it is when other rows come, but in a class too "
+           "small for its share")
       .ValueName("X");
   flags.Add("drop_duplicates", &o.drop_duplicates,
             "leave out training and validation rows that repeat the texts and the label of an "

@@ -7,7 +7,8 @@
 //
 // Classes are then looked at one by one. If a class has no row that validates, its rows with the
 // lowest place do. If all of its rows validate, those with the highest place train. A class whose
-// texts are all equal trains.
+// texts are all equal trains. These rows alone may change sides when rows of their class come or
+// go, as others then have the lowest or the highest place.
 #pragma once
 
 #include <cstdint>
