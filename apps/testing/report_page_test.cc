@@ -16,15 +16,31 @@ constexpr char kBrowser[] = "/usr/bin/chromium";
 class ReportPageTest : public CliTest {
  protected:
   // Returns the page as the browser holds it, after its scripts and styles. Its messages go to
-  // messages_.
-  std::string Dom(const std::string& name) {
-    const std::string command = std::string(kBrowser) +
-                                " --headless --no-sandbox --disable-gpu --enable-logging=stderr" +
-                                " --user-data-dir=" + Path("browser") + " --dump-dom file://" +
-                                Path(name) + " > " + Path("dom.html") + " 2> " + Path("messages");
+  // messages_. `more` are options of the browser.
+  std::string Dom(const std::string& name, const std::string& more = "") {
+    const std::string command =
+        std::string(kBrowser) + " --headless --no-sandbox --disable-gpu --enable-logging=stderr" +
+        " --user-data-dir=" + Path("browser") + more + " --dump-dom file://" + Path(name) + " > " +
+        Path("dom.html") + " 2> " + Path("messages");
     EXPECT_EQ(std::system(command.c_str()), 0) << Read("messages");
     messages_ = Read("messages");
     return Read("dom.html");
+  }
+
+  // Returns how often the browser loads out/report.html in so many seconds of its own time, which
+  // passes at once. `action` is a script that runs at each load.
+  std::string LoadsOf(const std::string& page, const std::string& action, int seconds) {
+    Write("out/report.html", page + "<script>" + action + "</script>");
+    // The page is in a frame, since the browser shows a page itself as it was before a reload.
+    Write("frame.html",
+          "<!DOCTYPE html><body data-loads=0><iframe src=\"out/report.html\" "
+          "onload=\"++document.body.dataset.loads\"></iframe>");
+    const std::string dom =
+        Dom("frame.html", " --virtual-time-budget=" + std::to_string(seconds) + "000");
+    EXPECT_EQ(messages_.find("CONSOLE"), std::string::npos) << messages_;
+    const std::string name = "data-loads=\"";
+    const size_t begin = dom.find(name) + name.size();
+    return dom.substr(begin, dom.find('"', begin) - begin);
   }
 
   std::string messages_;
@@ -154,6 +170,25 @@ TEST_F(ReportPageTest, APageThatIsOldSaysSo) {
             1)
       << dom.substr(0, 8000);
   EXPECT_EQ(messages_.find("CONSOLE"), std::string::npos) << messages_;
+}
+
+// A reload closes what is open and takes the focus away, so it waits while a reader needs them.
+TEST_F(ReportPageTest, APageThatIsReadIsNotLoadedAgain) {
+  const RunResult run = Train({"--num_train_epochs", "100000"},
+                              {.interrupt_after = "step 5/", .interrupt_signal = SIGKILL});
+  ASSERT_EQ(run.exit_code, 128 + SIGKILL) << run.out << run.err;
+  const std::string page = Read("out/report.html");
+  if (!std::filesystem::exists(kBrowser)) GTEST_SKIP() << "there is no " << kBrowser;
+  EXPECT_EQ(LoadsOf(page, "", 50), "3");
+  EXPECT_EQ(LoadsOf(page, "document.querySelector('details').open = true;", 50), "1");
+  EXPECT_EQ(LoadsOf(page, "document.querySelector('summary').focus();", 50), "1");
+  EXPECT_EQ(LoadsOf(page, "document.querySelector('.scroll').focus();", 50), "1");
+  // It is made up for as soon as the numbers are closed.
+  EXPECT_EQ(LoadsOf(page,
+                    "const numbers = document.querySelector('details'); numbers.open = true; "
+                    "setTimeout(() => { numbers.open = false; }, 30000);",
+                    50),
+            "2");
 }
 
 TEST_F(ReportPageTest, TellsThatATrainingHasFailed) {

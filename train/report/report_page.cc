@@ -201,8 +201,9 @@ std::string Head(const ReportContents& contents) {
   std::string html =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n";
-  if (contents.running) {
-    html += "<meta http-equiv=\"refresh\" content=\"" + std::to_string(kSecondsToReload) + "\">\n";
+  if (contents.running) {  // with scripts, kRunningScript does so
+    html += "<noscript><meta http-equiv=\"refresh\" content=\"" + std::to_string(kSecondsToReload) +
+            "\"></noscript>\n";
   }
   return html + "<title>" + EscapeHtml(contents.title) + "</title>\n<link rel=\"icon\" href=\"" +
          "data:,\">\n<style>\n" + std::string(kStyle) + std::string(ChartStyle()) +
@@ -265,21 +266,30 @@ std::string TableSection(const std::string& id, const TitledTable& table) {
          table.html + "</div></section>\n";
 }
 
-// Says that the training has perhaps ended, if the page has not been written for long. A page that
-// loads itself again stays in the browser when the file does not change any more.
-constexpr std::string_view kAgeScript = R"(<script>
+// Loads the page again from time to time. It waits while numbers are open or something has the
+// focus, which a reader would lose. Says that the training has perhaps ended, if the page was old
+// already when it was loaded. Such a page stays in the browser when its file does not change any
+// more.
+constexpr std::string_view kRunningScript = R"(<script>
 (() => {
   const written = document.getElementById("written"), note = document.getElementById("age");
-  const tell = () => {
-    const seconds = (Date.now() - Date.parse(written.dateTime)) / 1000;
-    if (!(seconds > Number(written.dataset.limit))) return;
-    const [size, unit] = [[86400, "day"], [3600, "hour"], [60, "minute"]].find(([n]) => seconds >= n);
-    const count = Math.floor(seconds / size);
-    note.textContent =
-      `Last written ${count} ${unit}${count === 1 ? "" : "s"} ago; the training has perhaps ended.`;
-  };
-  tell();
-  setInterval(tell, 10000);
+  const loaded = Date.now(), pause = 1000 * Number(written.dataset.reload);
+  const inUse = () => document.querySelector("details[open]") !== null ||
+    ![null, document.body, document.documentElement].includes(document.activeElement);
+  const say = (text) => { if (note.textContent !== text) note.textContent = text; };
+  const age = (loaded - Date.parse(written.dateTime)) / 1000;
+  const isOld = age > Number(written.dataset.limit);
+  if (isOld) {
+    const [size, unit] = [[86400, "day"], [3600, "hour"], [60, "minute"]].find(([n]) => age >= n);
+    const count = Math.floor(age / size);
+    say(`Last written ${count} ${unit}${count === 1 ? "" : "s"} ago; the training has perhaps ended.`);
+  }
+  setInterval(() => {
+    if (Date.now() - loaded < pause) return;
+    if (!inUse()) return location.reload();
+    if (isOld) return;
+    say("This page waits: it loads itself again once no numbers are open and nothing has the focus.");
+  }, 1000);
 })();
 </script>
 )";
@@ -293,9 +303,10 @@ std::string Written(const ReportContents& contents) {
   if (const size_t zone = time.find(" UTC"); zone != std::string::npos) time.replace(zone, 4, "Z");
   const auto limit = static_cast<int64_t>(std::ceil(3 * contents.seconds_between_writings + 60));
   return "<p>Written at <time id=\"written\" datetime=\"" + EscapeHtml(time) + "\" data-limit=\"" +
-         std::to_string(limit) + "\">" + EscapeHtml(contents.written) +
+         std::to_string(limit) + "\" data-reload=\"" + std::to_string(kSecondsToReload) + "\">" +
+         EscapeHtml(contents.written) +
          "</time>. This page loads itself again.</p>\n<p id=\"age\" role=\"status\"></p>\n" +
-         std::string(kAgeScript);
+         std::string(kRunningScript);
 }
 
 std::string Contents(const std::vector<Figure>& figures, const TitledTable& confusion,

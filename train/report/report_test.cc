@@ -467,10 +467,13 @@ TEST(ReportPage, HoldsAllAndNeedsNoNetwork) {
   contents.seconds_between_writings = 12.5;
   const std::string running = ReportPage(contents, {});
   EXPECT_NE(running.find("<p>Written at <time id=\"written\" datetime=\"2026-01-02T03:04:05Z\" "
-                         "data-limit=\"98\">2026-01-02 03:04:05 UTC</time>."),
+                         "data-limit=\"98\" data-reload=\"20\">2026-01-02 03:04:05 UTC</time>."),
             std::string::npos)
       << running;
-  EXPECT_NE(running.find("http-equiv=\"refresh\""), std::string::npos);
+  // The script loads the page again, and the browser itself does where scripts don't run.
+  EXPECT_EQ(Count(running, "<noscript><meta http-equiv=\"refresh\" content=\"20\"></noscript>"),
+            1u);
+  EXPECT_EQ(Count(running, "http-equiv"), 1u);
   EXPECT_EQ(Count(running, "<script"), 1u);
   contents.running = false;
   const std::string ended = ReportPage(contents, {});
