@@ -13,9 +13,10 @@
 namespace lathe {
 namespace {
 
-constexpr size_t kMostRows = 100;     // of a table of numbers
-constexpr int64_t kMostBars = 40;     // of a histogram
-constexpr int kSecondsToReload = 20;  // while the training runs
+constexpr size_t kMostRows = 100;          // of a table of numbers
+constexpr int64_t kMostBars = 40;          // of a histogram
+constexpr int kSecondsToReload = 20;       // while the training runs
+constexpr int64_t kMostCharacters = 1000;  // of a text in the table of errors
 
 // Returns the entries of the log that have the key, over their steps.
 Series Logged(const nlohmann::json& log, const std::string& key, const std::string& name) {
@@ -234,9 +235,20 @@ std::vector<std::string> Cells(const std::string& line) {
   return cells;
 }
 
+// Returns a text of UTF-8 with at most kMostCharacters, and "…" in place of the rest.
+std::string Shortened(const std::string& text) {
+  int64_t count = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
+    if (begins && ++count > kMostCharacters) return text.substr(0, i) + "\u2026";
+  }
+  return text;
+}
+
 // Returns a table of the lines of a TSV, whose first line has the names and whose last column has
-// the text. On a narrow screen each line becomes a block: the names and values, then the text. The
-// roles keep it a table for screen readers all the same. Without lines it is a sentence.
+// the text. Long texts are shortened, since some hundred documents would fill the page. On a narrow
+// screen each line becomes a block: the names and values, then the text. The roles keep it a table
+// for screen readers all the same. Without lines it is a sentence.
 std::string ErrorsTable(const std::string& tsv) {
   std::istringstream lines(tsv);
   std::string line;
@@ -252,7 +264,7 @@ std::string ErrorsTable(const std::string& tsv) {
     const std::vector<std::string> cells = Cells(line);
     for (size_t i = 0; i < cells.size(); ++i) {
       html += "<td role=\"cell\" data-name=\"" + EscapeHtml(i < names.size() ? names[i] : "") +
-              "\">" + EscapeHtml(cells[i]) + "</td> ";
+              "\">" + EscapeHtml(Shortened(cells[i])) + "</td> ";
     }
     html += "</tr>\n";
   }

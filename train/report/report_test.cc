@@ -458,6 +458,15 @@ TEST(ReportPage, HoldsAllAndNeedsNoNetwork) {
   EXPECT_NE(ReportPage(contents, MakeFigures(contents))
                 .find("No prediction of the validation data is wrong."),
             std::string::npos);
+  // Long texts end after 1,000 characters, and no character is cut in two.
+  std::string text, begin;
+  for (int i = 0; i < 1000; ++i) begin += i % 2 == 0 ? "\u00e9" : "\u4e2d";
+  for (int i = 0; i < 1000; ++i) text += begin;
+  for (const std::string& whole : {begin, begin + "x", text}) {
+    contents.errors = "line\ttext\n7\t" + whole + "\n";
+    const std::string cut = ReportPage(contents, MakeFigures(contents));
+    EXPECT_EQ(Count(cut, ">" + begin + (whole == begin ? "" : "\u2026") + "</td>"), 1u);
+  }
   // A keyboard stops at boxes with a name, and nowhere else.
   EXPECT_EQ(Count(evaluated, "tabindex"), 11u + 2);
   EXPECT_EQ(Count(evaluated, "role=\"region\" aria-label=\""), 11u + 2);
