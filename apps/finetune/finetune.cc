@@ -320,7 +320,7 @@ int FinetuneRun::Run() {
   if (interrupted) return *interrupted;
   if (out_ && !results_.empty()) out_->WriteJson("all_results.json", results_);
   if (out_ && options_.do_train) RemoveMark(out_->path());
-  if (out_ && trainer_ && options_.report)
+  if (report_ && report_->is_written())  // or else a note has said why not
     printer_.out() << "the report is in " << out_->File("report.html") << std::endl;
   return 0;
 }

@@ -215,6 +215,14 @@ TEST_F(ReportPageTest, OldFiguresLeaveWithTheirReport) {
   EXPECT_EQ(Read("out/plots/mine.svg"), "<svg></svg>");
 }
 
+TEST_F(ReportPageTest, IsNotNamedIfItCannotBeWritten) {
+  std::filesystem::create_directories(Path("out/report.html/mine"));  // a folder in its place
+  const RunResult run = Train({"--overwrite_output_dir", "--do_eval", "--max_steps", "3"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.err.find("note: the report can't be written: "), std::string::npos) << run.err;
+  EXPECT_EQ(run.out.find("the report is in"), std::string::npos) << run.out;
+}
+
 TEST_F(ReportPageTest, CanBeLeftOut) {
   const RunResult run = Train({"--no_report"});
   EXPECT_EQ(run.exit_code, 0) << run.err;

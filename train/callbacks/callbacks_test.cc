@@ -150,10 +150,30 @@ TEST(ReportCallback, NotesOnceThatItCannotWrite) {
     callback.OnTrainBegin({}, state, control);
     callback.OnLog({}, state, control, {{"loss", 0.5}});
     callback.OnTrainEnd({}, state, control);
+    EXPECT_FALSE(callback.is_written());
   }
   const std::string notes = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(notes.starts_with("note: the report can't be written: /no/such/folder")) << notes;
   EXPECT_EQ(std::count(notes.begin(), notes.end(), '\n'), 1) << notes;
+}
+
+// An earlier page may be there all the same, and tells of less.
+TEST(ReportCallback, KnowsWhetherItsLastPageIsWritten) {
+  namespace fs = std::filesystem;
+  const std::string dir = testing::TempDir() + "/written_test_" + std::to_string(getpid());
+  fs::create_directories(dir);
+  TrainerState state;
+  TrainerControl control;
+  ReportCallback callback({.folder = dir, .title = "T", .command = ""});
+  EXPECT_FALSE(callback.is_written());
+  callback.OnTrainBegin({}, state, control);
+  callback.OnTrainEnd({}, state, control);
+  EXPECT_TRUE(callback.is_written());
+  fs::remove_all(dir);
+  testing::internal::CaptureStderr();
+  callback.AddResults({{"eval_loss", 0.5}});
+  EXPECT_NE(testing::internal::GetCapturedStderr(), "");
+  EXPECT_FALSE(callback.is_written());
 }
 
 TEST(ReportCallback, HasCurvesWithoutALog) {

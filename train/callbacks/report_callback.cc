@@ -186,9 +186,11 @@ void ReportCallback::Write() {
   contents_.seconds_between_writings = std::max(contents_.seconds_between_writings, pause.count());
   written_ = now;
   contents_.written = TimeNow();
+  is_written_ = false;
   try {
     const std::vector<Figure> figures = MakeFigures(contents_);
     WriteFileAtomically(options_.folder + "/report.html", ReportPage(contents_, figures));
+    is_written_ = true;
     if (contents_.running) return;
     std::map<std::string, std::string> files;
     for (const Figure& figure : figures) files[figure.name] = figure.svg;

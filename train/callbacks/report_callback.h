@@ -45,6 +45,9 @@ class ReportCallback : public Callback {
   void OnTrainEnd(const TrainingArguments& arguments, const TrainerState& state,
                   TrainerControl& control) override;
 
+  // Returns true if report.html could be written at the last attempt.
+  bool is_written() const { return is_written_; }
+
   // Adds the results of an evaluation after the training to the page, and writes it again. `report`
   // and `errors` are ReportContents' evaluation and errors.
   void AddResults(const nlohmann::json& metrics,
@@ -67,7 +70,7 @@ class ReportCallback : public Callback {
   StepSamples losses_, learning_rates_, grad_norms_;
   Clock::time_point begin_ = Clock::now(), written_ = {}, sampled_ = {};
   Clock::duration pause_of_samples_ = std::chrono::milliseconds(100);
-  bool begun_ = false, ended_ = false, failed_ = false;
+  bool begun_ = false, ended_ = false, failed_ = false, is_written_ = false;
 };
 
 }  // namespace lathe
