@@ -155,6 +155,22 @@ TEST_F(DataRowsTest, DropsRepeatedRows) {
   EXPECT_EQ(std::count(predictions.begin(), predictions.end(), '\n'), 3);
 }
 
+TEST_F(DataRowsTest, DropsRowsWhoseLabelsMeanTheSame) {
+  const Args files = {"--train_file",     Path("rows.jsonl"),  "--validation_file",
+                      Path("rows.jsonl"), "--drop_duplicates", "--do_eval"};
+  Write("rows.jsonl",
+        "{\"text\":\"good film\",\"label\":[\"fine\",\"long\"]}\n"
+        "{\"text\":\"good film\",\"label\":[\"long\",\"fine\"]}\n"
+        "{\"text\":\"bad film\",\"label\":[]}\n");
+  ExpectNote(RunThrice(files), "--drop_duplicates leaves out 1 repeated row of the training data");
+  EXPECT_EQ(ReadJson("second/eval_results.json")["eval_samples"], 2);
+  Write("rows.jsonl",
+        "{\"text\":\"good film\",\"label\":1}\n{\"text\":\"good film\",\"label\":1.0}\n"
+        "{\"text\":\"good film\",\"label\":\"1.00\"}\n{\"text\":\"bad film\",\"label\":0.5}\n");
+  ExpectNote(RunThrice(files), "--drop_duplicates leaves out 2 repeated rows of the training data");
+  EXPECT_EQ(ReadJson("second/eval_results.json")["eval_samples"], 2);
+}
+
 TEST_F(DataRowsTest, WarnsOfTextsThatAreInBothOrContradict) {
   const std::string header = "sentence,label\n";
   Write("train.csv", header +

@@ -1,13 +1,36 @@
 #include "lathe/train/rows/row_filter.h"
 
+#include <algorithm>
 #include <bit>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/train/rows/read_table.h"
 
 namespace lathe {
+namespace {
+
+// Returns a text that is the same for all labels of this kind that mean the same. A label that
+// can't be read is returned as it is, and an error names its row later.
+std::string MeaningOf(const std::string& label, LabelKind kind) {
+  if (kind == LabelKind::kRegression) {
+    const std::optional<double> score = ParseNumber(label);
+    return score ? nlohmann::json(*score + 0.0).dump() : label;  // -0 becomes 0
+  }
+  if (kind != LabelKind::kMultiLabel) return label;
+  try {
+    std::optional<std::vector<std::string>> names = ParseLabelArray(label);
+    if (!names) return label;
+    std::ranges::sort(*names);
+    return nlohmann::json(*names).dump();
+  } catch (const Error&) {
+    return label;
+  }
+}
+
+}  // namespace
 
 TextTable TakeRows(TextTable& table, const std::vector<bool>& taken) {
   TextTable out{.path = table.path,
@@ -52,7 +75,8 @@ void RowFilter::DropDuplicates(TextTable& rows, const TextColumns& columns, int6
   std::vector<bool> repeated(first.size());
   for (size_t row = 0; row < first.size() && wanted > 0; ++row) {
     const uint64_t texts = HashOfTexts(first[row], second != nullptr ? (*second)[row] : "");
-    const uint64_t hash = texts * 0x9E3779B97F4A7C15u ^ HashOfTexts(labels[row], "");
+    const uint64_t hash =
+        texts * 0x9E3779B97F4A7C15u ^ HashOfTexts(MeaningOf(labels[row], kind_), "");
     repeated[row] = !seen_.insert(hash).second;
     wanted -= repeated[row] ? 0 : 1;
   }

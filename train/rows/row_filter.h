@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/data/datasets/label_set.h"
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/validation_rule.h"
@@ -24,14 +25,16 @@ uint64_t HashOfTexts(std::string_view first, std::string_view second);
 
 // Takes the rows of a split in their order, block by block. With --validation_split it first keeps
 // only those rows of the training files that train, or only those that validate. Then it drops
-// duplicates (--drop_duplicates), and then all rows behind the first max_rows. If it drops
-// duplicates, it remembers 8 bytes for each row that it has kept.
+// duplicates (--drop_duplicates), and then all rows behind the first max_rows. Labels are equal if
+// they mean the same: several labels in any order, and numbers such as 1 and 1.0 that are scores.
+// If it drops duplicates, it remembers 8 bytes for each row that it has kept.
 class RowFilter {
  public:
   // Keeps references to `options` and `rule`. `rule` may be null if the rows are divided already. A
-  // split with all rows of its files has no use for it.
-  RowFilter(const DataSplit& split, const FinetuneArguments& options, const ValidationRule* rule)
-      : split_(split), options_(options), rule_(rule) {}
+  // split with all rows of its files has no use for it. `kind` is that of the labels.
+  RowFilter(const DataSplit& split, const FinetuneArguments& options, LabelKind kind,
+            const ValidationRule* rule)
+      : split_(split), options_(options), kind_(kind), rule_(rule) {}
 
   void Apply(TextTable& rows, const TextColumns& columns);
   int64_t num_dropped() const { return num_dropped_; }  // duplicates
@@ -42,6 +45,7 @@ class RowFilter {
 
   DataSplit split_;
   const FinetuneArguments& options_;
+  LabelKind kind_;
   const ValidationRule* rule_;
   absl::flat_hash_set<uint64_t> seen_;
   int64_t num_kept_ = 0, num_dropped_ = 0;

@@ -30,9 +30,10 @@ TEST(RowFilterTest, TakesRowsOutOfATable) {
 }
 
 // Returns the texts that a filter keeps of rows in blocks of so many.
-Strings Kept(const DataSplit& split, const Strings& rows, size_t block, int64_t dropped) {
+Strings Kept(const DataSplit& split, const Strings& rows, size_t block, int64_t dropped,
+             LabelKind kind = LabelKind::kSingleLabel) {
   const FinetuneArguments options;
-  RowFilter filter(split, options, nullptr);
+  RowFilter filter(split, options, kind, nullptr);
   Strings kept;
   for (size_t begin = 0; begin < rows.size(); begin += block) {
     std::string text;
@@ -60,6 +61,25 @@ TEST(RowFilterTest, DropsDuplicatesOfTextsAndLabel) {
     EXPECT_EQ(Kept({.drops_duplicates = true, .max_rows = 6}, rows, block, 2).size(), 6u);
     EXPECT_EQ(Kept({.max_rows = 2}, rows, block, 0), (Strings{"a1x", "a1x"}));
     EXPECT_EQ(Kept({}, rows, block, 0).size(), rows.size());
+  }
+}
+
+TEST(RowFilterTest, ComparesWhatLabelsMean) {
+  const Strings several = {"a,1,\"[\"\"x\"\",\"\"y\"\"]\"",
+                           "a,1,\"[\"\"y\"\", \"\"x\"\"]\"",
+                           "a,1,\"[\"\"x\"\"]\"",
+                           "a,1,\"[\"\"x\"\" ]\"",
+                           "a,1,[{}]",
+                           "a,1,none"};
+  const Strings scores = {"a,1,1", "a,1,1.0", "a,1,1.00", "a,1,1e0",
+                          "a,1,2", "a,1,0",   "a,1,-0.0", "a,1,none"};
+  const DataSplit split = {.drops_duplicates = true};
+  for (const size_t block : {1, 100}) {
+    EXPECT_EQ(Kept(split, several, block, 2, LabelKind::kMultiLabel),
+              (Strings{"a1[\"x\",\"y\"]", "a1[\"x\"]", "a1[{}]", "a1none"}));
+    EXPECT_EQ(Kept(split, scores, block, 4, LabelKind::kRegression),
+              (Strings{"a11", "a12", "a10", "a1none"}));
+    EXPECT_EQ(Kept(split, scores, block, 0).size(), scores.size());  // names of classes
   }
 }
 

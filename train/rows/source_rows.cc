@@ -26,7 +26,8 @@ std::map<int64_t, SourceRow> ReadSourceRows(const RowSource& source, std::vector
   if (samples.empty()) return found;
   std::sort(samples.begin(), samples.end());
   for (const std::string& path : source.split.files) CheckReadableTwice(path);
-  RowFilter filter(source.split, source.options, source.rule ? &*source.rule : nullptr);
+  RowFilter filter(source.split, source.options, source.kind,
+                   source.rule ? &*source.rule : nullptr);
   auto next = samples.begin();
   int64_t first = 0;  // the number of the block's first sample
   ForEachBlockWhile(source.split, source.options, [&](TextTable& rows, size_t file) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/data/datasets/label_set.h"
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/train/rows/data_split.h"
 #include "lathe/train/rows/validation_rule.h"
@@ -23,8 +24,9 @@ namespace lathe {
 // kept for each sample.
 struct RowSource {
   DataSplit split = {};
-  FinetuneArguments options = {};           // with the names of columns in place of numbers
-  TextColumns columns = {};                 // behind the joining of columns
+  FinetuneArguments options = {};  // with the names of columns in place of numbers
+  TextColumns columns = {};        // behind the joining of columns
+  LabelKind kind = LabelKind::kSingleLabel;
   std::optional<ValidationRule> rule = {};  // if the split's files are divided
 };
 

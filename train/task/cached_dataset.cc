@@ -239,7 +239,7 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
                             .vocab_size = tokenizer_.vocab_size(),
                             .has_sample_weights = !split_.weight_column.empty()});
   const int64_t max_length = max_length_ > 0 ? max_length_ : LongestText(tokenizer_, model);
-  RowFilter filter(split_, options_, known_.rule ? &*known_.rule : nullptr);
+  RowFilter filter(split_, options_, labels().kind(), known_.rule ? &*known_.rule : nullptr);
   marks_ = {};
   const auto tokenize = [&](TextTable& rows) {
     TokenizedDataset part = Tokenize(rows, columns(), labels(), tokenizer_,

@@ -201,7 +201,7 @@ void DataLoading::TokenizePart(Part& part) {
     // Tables in memory are divided already.
     const bool divides = rule_.has_value() && part.tables.empty();
     if (part.tables.empty()) part.tables = ReadTables(part.split, options_);
-    RowFilter filter(part.split, options_, divides ? &*rule_ : nullptr);
+    RowFilter filter(part.split, options_, task_.labels.kind(), divides ? &*rule_ : nullptr);
     dataset = TokenizeTables(part, filter);
   }
   *part.data = {NameForPeople(part.split),
@@ -237,6 +237,7 @@ void DataLoading::Tokenize() {
     task_.validation_rows = RowSource{.split = validation_.split,
                                       .options = options_,
                                       .columns = task_.text_columns,
+                                      .kind = task_.labels.kind(),
                                       .rule = rule_};
   }
   AddNotesOnTexts();
