@@ -183,7 +183,11 @@ TEST_F(DataRowsTest, WarnsOfTextsThatAreInBothOrContradict) {
   ExpectNote(runs,
              "2 validation rows have a text of the training data, which flatters the metrics, such "
              "as: " +
-                 Path("dev.csv") + ":3 has the text of " + Path("train.csv") + ":4");
+                 Path("dev.csv") + ":3 has the text of " + Path("train.csv") +
+                 ":4; 1 of them has "
+                 "another label than there, such as: " +
+                 Path("dev.csv") + ":4 says \"negative\", " + Path("train.csv") +
+                 ":2 says \"positive\"");
   Write("train.csv", header + "good film,positive\nbad film,negative\n");
   Write("dev.csv", header + "we saw,negative\n");
   for (const RunResult& run : RunThrice({"--do_eval"})) {

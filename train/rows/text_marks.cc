@@ -3,6 +3,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lathe/train/rows/row_filter.h"
@@ -25,14 +26,80 @@ std::string LabelsOf(const TokenizedDataset& dataset, size_t row, const LabelSet
   return "[" + out + "]";
 }
 
-bool HaveSameLabels(const TokenizedDataset& dataset, size_t a, size_t b) {
-  if (dataset.kind == LabelKind::kSingleLabel) return dataset.classes[a] == dataset.classes[b];
-  return dataset.Row(static_cast<int64_t>(a)).scores == dataset.Row(static_cast<int64_t>(b)).scores;
+bool HaveSameLabels(const TokenizedDataset& a, size_t row_a, const TokenizedDataset& b,
+                    size_t row_b) {
+  if (a.kind == LabelKind::kSingleLabel) return a.classes[row_a] == b.classes[row_b];
+  return a.Row(static_cast<int64_t>(row_a)).scores == b.Row(static_cast<int64_t>(row_b)).scores;
+}
+
+bool HasLabels(const TokenizedDataset& dataset) {
+  return dataset.has_labels && dataset.kind != LabelKind::kRegression;
+}
+
+// Returns "path:line says "a"" of a row.
+std::string Says(const MarkedRows& rows, size_t row, const LabelSet& labels) {
+  return rows.marks->Where(row, rows.files) + " says " + LabelsOf(*rows.dataset, row, labels);
 }
 
 std::string Counted(int64_t count, const std::string& one, const std::string& many) {
   return std::to_string(count) + " " + (count == 1 ? one : many);
 }
+
+// Counts the validation rows with a text of the training data whose labels no training row with
+// that text has. It keeps one row for each text and label, since very many rows may be equal.
+class OtherLabels {
+ public:
+  OtherLabels(const MarkedRows& train, const MarkedRows& validation)
+      : train_(train),
+        validation_(validation),
+        compares_(HasLabels(*train.dataset) && HasLabels(*validation.dataset)) {}
+
+  // Adds a validation row. `train_row` is the first training row with its texts.
+  void Add(size_t row, size_t train_row) {
+    if (!compares_ || Agree(train_row, row)) return;
+    std::vector<Kept>& known = kept_[validation_.marks->hash(row)];
+    const auto same = std::ranges::find_if(known, [&](const Kept& kept) {
+      return HaveSameLabels(*validation_.dataset, kept.first_row, *validation_.dataset, row);
+    });
+    if (same != known.end()) {
+      ++same->num_rows;
+    } else {
+      known.push_back({row, 1});
+    }
+  }
+  // Compares with all training rows. Returns how many rows there are, and the first of them.
+  std::pair<int64_t, size_t> Count() {
+    for (size_t row = 0; row < train_.marks->size() && !kept_.empty(); ++row) {
+      const auto found = kept_.find(train_.marks->hash(row));
+      if (found == kept_.end()) continue;
+      std::erase_if(found->second, [&](const Kept& kept) { return Agree(row, kept.first_row); });
+      if (found->second.empty()) kept_.erase(found);
+    }
+    int64_t num_rows = 0;
+    size_t first = validation_.marks->size();
+    for (const auto& [hash, known] : kept_) {
+      for (const Kept& kept : known) {
+        num_rows += kept.num_rows;
+        first = std::min(first, kept.first_row);
+      }
+    }
+    return {num_rows, first};
+  }
+
+ private:
+  struct Kept {
+    size_t first_row;
+    int64_t num_rows;
+  };
+  bool Agree(size_t train_row, size_t row) const {
+    return HaveSameLabels(*train_.dataset, train_row, *validation_.dataset, row);
+  }
+
+  const MarkedRows& train_;
+  const MarkedRows& validation_;
+  bool compares_;
+  absl::flat_hash_map<uint64_t, std::vector<Kept>> kept_;  // by the hash of texts
+};
 
 }  // namespace
 
@@ -79,42 +146,50 @@ TextMarks TextMarks::None() {
 std::string NoteOnContradictions(const MarkedRows& rows, const LabelSet& labels) {
   const TextMarks& marks = *rows.marks;
   const TokenizedDataset& dataset = *rows.dataset;
-  if (!marks.complete() || !dataset.has_labels || dataset.kind == LabelKind::kRegression) return "";
+  if (!marks.complete() || !HasLabels(dataset)) return "";
   absl::flat_hash_map<uint64_t, uint32_t> first;  // the first row with these texts
   absl::flat_hash_set<uint64_t> contradicted;
   std::string example;
   first.reserve(marks.size());
   for (size_t row = 0; row < marks.size(); ++row) {
     const auto [known, is_new] = first.emplace(marks.hash(row), static_cast<uint32_t>(row));
-    if (is_new || HaveSameLabels(dataset, known->second, row)) continue;
+    if (is_new || HaveSameLabels(dataset, known->second, dataset, row)) continue;
     if (!contradicted.insert(marks.hash(row)).second || !example.empty()) continue;
-    example = marks.Where(known->second, rows.files) + " says " +
-              LabelsOf(dataset, known->second, labels) + ", " + marks.Where(row, rows.files) +
-              " says " + LabelsOf(dataset, row, labels);
+    example = Says(rows, known->second, labels) + ", " + Says(rows, row, labels);
   }
   if (contradicted.empty()) return "";
   return Counted(std::ssize(contradicted), "text has", "texts have") +
          " labels that contradict each other, such as: " + example;
 }
 
-std::string NoteOnOverlap(const MarkedRows& train, const MarkedRows& validation) {
+std::string NoteOnOverlap(const MarkedRows& train, const MarkedRows& validation,
+                          const LabelSet& labels) {
   if (!train.marks->complete() || !validation.marks->complete()) return "";
-  absl::flat_hash_map<uint64_t, uint32_t> places;
+  absl::flat_hash_map<uint64_t, uint32_t> places;  // the first training row with these texts
   places.reserve(train.marks->size());
   for (size_t row = 0; row < train.marks->size(); ++row)
     places.emplace(train.marks->hash(row), static_cast<uint32_t>(row));
   int64_t count = 0;
   std::string example;
+  OtherLabels others(train, validation);
   for (size_t row = 0; row < validation.marks->size(); ++row) {
     const auto found = places.find(validation.marks->hash(row));
     if (found == places.end()) continue;
+    others.Add(row, found->second);
     if (count++ > 0) continue;
     example = validation.marks->Where(row, validation.files) + " has the text of " +
               train.marks->Where(found->second, train.files);
   }
   if (count == 0) return "";
-  return Counted(count, "validation row has", "validation rows have") +
-         " a text of the training data, which flatters the metrics, such as: " + example;
+  const auto [num_others, first] = others.Count();
+  std::string note =
+      Counted(count, "validation row has", "validation rows have") + " a text of the training data";
+  if (num_others < count) note += ", which flatters the metrics";
+  note += ", such as: " + example;
+  if (num_others == 0) return note;
+  return note + "; " + Counted(num_others, "of them has", "of them have") +
+         " another label than there, such as: " + Says(validation, first, labels) + ", " +
+         Says(train, places.at(validation.marks->hash(first)), labels);
 }
 
 }  // namespace lathe

@@ -50,7 +50,10 @@ struct MarkedRows {
 // don't contradict each other.
 std::string NoteOnContradictions(const MarkedRows& rows, const LabelSet& labels);
 
-// Returns a note if texts are in both training and validation, with one example.
-std::string NoteOnOverlap(const MarkedRows& train, const MarkedRows& validation);
+// Returns a note if texts are in both training and validation, with one example. It also counts the
+// validation rows whose labels are those of no training row with their text. Scores don't count as
+// labels here.
+std::string NoteOnOverlap(const MarkedRows& train, const MarkedRows& validation,
+                          const LabelSet& labels);
 
 }  // namespace lathe

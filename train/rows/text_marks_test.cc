@@ -56,14 +56,40 @@ TEST(TextMarksTest, FindsLabelsThatContradictEachOther) {
 
 TEST(TextMarksTest, FindsTextsInTrainingAndValidation) {
   const Rows train = RowsOf({"a,0\nb,1\n", "c,0\na,1\n"}, "t");
-  EXPECT_EQ(NoteOnOverlap(Marked(train), Marked(RowsOf({"d,0\n"}, "v"))), "");
+  EXPECT_EQ(NoteOnOverlap(Marked(train), Marked(RowsOf({"d,0\n"}, "v")), kLabels), "");
   EXPECT_EQ(
-      NoteOnOverlap(Marked(train), Marked(RowsOf({"d,0\nc,1\n"}, "v"))),
+      NoteOnOverlap(Marked(train), Marked(RowsOf({"d,0\nc,0\n"}, "v")), kLabels),
       "1 validation row has a text of the training data, which flatters the metrics, such as: "
       "v0.csv:3 has the text of t1.csv:2");
-  EXPECT_EQ(NoteOnOverlap(Marked(train), Marked(RowsOf({"d,0\na,1\na,1\n"}, "v"))),
+  // Any of the training rows with the text may have the label.
+  EXPECT_EQ(NoteOnOverlap(Marked(train), Marked(RowsOf({"d,0\na,1\na,0\n"}, "v")), kLabels),
             "2 validation rows have a text of the training data, which flatters the metrics, such "
             "as: v0.csv:3 has the text of t0.csv:2");
+}
+
+TEST(TextMarksTest, CountsOverlapsWithAnotherLabel) {
+  const Rows train = RowsOf({"a,0\nb,1\n", "c,0\na,1\n"}, "t");
+  EXPECT_EQ(
+      NoteOnOverlap(Marked(train),
+                    Marked(RowsOf({"b,1\nc,1\na,2\nd,0\nc,2\nc,1\na,1\nc,0\n"}, "v")), kLabels),
+      "7 validation rows have a text of the training data, which flatters the metrics, such "
+      "as: v0.csv:2 has the text of t0.csv:3; 4 of them have another label than there, such "
+      "as: v0.csv:3 says \"yes\", t1.csv:2 says \"no\"");
+  Rows other = RowsOf({"c,1\n"}, "v");
+  EXPECT_EQ(NoteOnOverlap(Marked(train), Marked(other), kLabels),
+            "1 validation row has a text of the training data, such as: v0.csv:2 has the text of "
+            "t1.csv:2; 1 of them has another label than there, such as: v0.csv:2 says \"yes\", "
+            "t1.csv:2 says \"no\"");
+  // Scores may differ.
+  Rows scores = train;
+  for (Rows* rows : {&scores, &other}) {
+    rows->dataset.scores.assign(rows->dataset.classes.begin(), rows->dataset.classes.end());
+    rows->dataset.kind = LabelKind::kRegression;
+  }
+  EXPECT_EQ(
+      NoteOnOverlap(Marked(scores), Marked(other), LabelSet::Regression()),
+      "1 validation row has a text of the training data, which flatters the metrics, such as: "
+      "v0.csv:2 has the text of t1.csv:2");
 }
 
 TEST(TextMarksTest, NamesTheElementOfAnArray) {
@@ -99,7 +125,7 @@ TEST(TextMarksTest, LooksAtNoMoreRowsThanPromised) {
   EXPECT_FALSE(marks.complete());
   EXPECT_EQ(marks.size(), 0u);
   const TokenizedDataset dataset;
-  EXPECT_EQ(NoteOnOverlap({&marks, &dataset, {}}, {&marks, &dataset, {}}), "");
+  EXPECT_EQ(NoteOnOverlap({&marks, &dataset, {}}, {&marks, &dataset, {}}, kLabels), "");
 }
 
 }  // namespace

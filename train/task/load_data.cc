@@ -278,7 +278,8 @@ void DataLoading::AddNotesOnTexts() {
     return MarkedRows{&part.marks, part.data->dataset.get(), part.split.files};
   };
   std::vector<std::string> notes = {NoteOnContradictions(marked(train_), task_.labels)};
-  if (validation_.split.wanted) notes.push_back(NoteOnOverlap(marked(train_), marked(validation_)));
+  if (validation_.split.wanted)
+    notes.push_back(NoteOnOverlap(marked(train_), marked(validation_), task_.labels));
   for (const std::string& note : notes) {
     if (!note.empty()) task_.notes.push_back(note);
   }
