@@ -247,11 +247,11 @@ std::vector<std::string> PredictedNames(const Predictions& predictions, const La
 }
 
 std::string NamesOf(std::span<const uint8_t> flags, const LabelSet& labels) {
-  std::string out;
+  nlohmann::json names = nlohmann::json::array();
   for (size_t i = 0; i < flags.size(); ++i) {
-    if (flags[i] != 0) out += (out.empty() ? "" : ",") + labels.names()[i];
+    if (flags[i] != 0) names.push_back(labels.names()[i]);
   }
-  return out;
+  return names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string TableCell(std::string text) {

@@ -66,14 +66,14 @@ std::vector<std::string> MetricNames(LabelKind kind, int64_t num_labels,
                                      const std::string& task = "");
 
 // Returns the header "index\tprediction\tlogit_<label>...\tprobability_<label>..." and a line for
-// each sample. A regression has no probabilities.
+// each sample. A regression has no probabilities. Several labels are as NamesOf gives them.
 std::string PredictionTable(const Evaluation& evaluation, const LabelSet& labels,
                             const std::vector<std::string>& label_names);
 
-// Returns the name of what each sample's logits predict: its class, or all of its labels with
-// commas between them. The labels of the predictions count for nothing. For classifiers.
+// Returns the name of what each sample's logits predict: its class, or all of its labels as
+// NamesOf gives them. The labels of the predictions count for nothing. For classifiers.
 std::vector<std::string> PredictedNames(const Predictions& predictions, const LabelSet& labels);
-// Returns the names of the labels whose flag is set, with commas between them.
+// Returns the names of the labels whose flag is set, as an array in JSON: ["a","b"].
 std::string NamesOf(std::span<const uint8_t> flags, const LabelSet& labels);
 
 // Returns the text without tabs and line breaks, which would break a table.

@@ -127,8 +127,12 @@ TEST_F(EvaluationResultsTest, SeveralLabelsNameAllOfARow) {
   const Evaluation evaluation{.logits = {-2, -1, -1, -1, 1, 2, 1, -1}, .loss = 0.5};
   EXPECT_EQ(ErrorTable(evaluation, dataset_, LabelSet::MultiLabel({"a", "b"}), source_),
             "line\tlabel\tprediction\tprobability\ttext\n"
-            "2\ta,b\t\t0.880797\tone, two\n"
-            "6\tb\ta,b\t0.731059\ta tab\n");
+            "2\t[\"a\",\"b\"]\t[]\t0.880797\tone, two\n"
+            "6\t[\"b\"]\t[\"a\",\"b\"]\t0.731059\ta tab\n");
+  // A comma or a tab in a name makes no other label of it.
+  const std::string table =
+      ErrorTable(evaluation, dataset_, LabelSet::MultiLabel({"a,\"b", "c\td"}), source_);
+  EXPECT_NE(table.find("\n2\t[\"a,\\\"b\",\"c\\td\"]\t[]\t"), std::string::npos) << table;
   const EvaluationResults results =
       ResultsOf(evaluation, dataset_, LabelSet::MultiLabel({"a", "b"}));
   EXPECT_EQ(results.json["problem_type"], "multi_label_classification");

@@ -167,6 +167,18 @@ TEST_F(CliTest, SeveralLabelsFromJsonLines) {
   EXPECT_EQ(predictions[0],
             "index\tprediction\tlogit_fine\tlogit_long\tlogit_poor\t"
             "probability_fine\tprobability_long\tprobability_poor");
+  for (size_t i = 1; i < predictions.size(); ++i) {  // labels as arrays in JSON
+    std::istringstream cells(predictions[i]);
+    std::string index, labels;
+    std::getline(std::getline(cells, index, '\t'), labels, '\t');
+    Json expected = Json::array();
+    double logits[3];
+    for (double& logit : logits) cells >> logit;
+    for (size_t c = 0; c < 3; ++c) {
+      if (logits[c] > 0) expected.push_back(std::vector{"fine", "long", "poor"}[c]);
+    }
+    EXPECT_EQ(labels, expected.dump()) << predictions[i];
+  }
 }
 
 TEST_F(CliTest, OverridesKeysThatTheConfigLeavesToTheirDefaults) {
