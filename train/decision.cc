@@ -13,8 +13,10 @@ void SetDecision(const TrainingArguments& arguments, bool keep, PretrainedConfig
   DecisionRule rule;
   if (keep) rule = ReadDecisionRule(config);
   const LabelKind kind = OutputKind(config.problem_type(), config.num_labels());
-  if (!arguments.thresholds.empty()) {
-    if (kind != LabelKind::kMultiLabel) {
+  const bool several = kind == LabelKind::kMultiLabel;
+  // A file of arguments may spell out the default.
+  if (!arguments.thresholds.empty() && (several || !IsDefaultThreshold(arguments.thresholds))) {
+    if (!several) {
       throw UsageError(
           "thresholds are for several labels at once, and the labels are " + ProblemType(kind),
           "leave thresholds out");

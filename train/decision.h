@@ -12,8 +12,8 @@ namespace lathe {
 
 // Writes the thresholds of the arguments into a model's configuration. If `keep` is set, thresholds
 // and a temperature that they don't give stay as they are there. Otherwise these are removed, as
-// they belong to the model that a training starts from. Throws if the model hasn't several labels
-// at once, and as ThresholdsOf does.
+// they belong to the model that a training starts from. Throws as ThresholdsOf does, and if the
+// model hasn't several labels at once, unless the threshold is 0.5.
 void SetDecision(const TrainingArguments& arguments, bool keep, PretrainedConfig& config);
 
 // Fits what the arguments ask for to predictions for labelled data: first the temperature, then the

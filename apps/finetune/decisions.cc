@@ -14,7 +14,11 @@ namespace lathe {
 
 void SetDecisionOfModel(const FinetuneArguments& options, SequenceClassifier& model,
                         OutputDir* out) {
-  if (options.do_train || (options.thresholds.empty() && options.calibrate == "no")) return;
+  // The default changes nothing in a model without thresholds of its own.
+  const bool keeps_thresholds =
+      options.thresholds.empty() || (IsDefaultThreshold(options.thresholds) &&
+                                     ReadDecisionRule(model.config()).thresholds.empty());
+  if (options.do_train || (keeps_thresholds && options.calibrate == "no")) return;
   std::error_code code;
   if (!std::filesystem::equivalent(options.output_dir, options.model_name_or_path, code)) {
     throw UsageError(

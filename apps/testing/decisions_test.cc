@@ -79,6 +79,31 @@ TEST_F(DecisionsTest, TunedThresholdsAreKeptAndObeyed) {
   EXPECT_FALSE(ReadJson("next/config.json").contains("lathe_thresholds"));
 }
 
+TEST_F(DecisionsTest, TheDefaultMayBeGivenForOneLabel) {
+  for (const char* half : {"0.5", "0.50"}) {
+    const RunResult run =
+        Train({"--max_steps", "1", "--thresholds", half, "--overwrite_output_dir"});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_FALSE(ReadJson("out/config.json").contains("lathe_thresholds"));
+  }
+  Write("arguments.json", R"({"thresholds": 0.5})");
+  EXPECT_EQ(
+      Train({"--json_config", Path("arguments.json"), "--max_steps", "1", "--overwrite_output_dir"})
+          .exit_code,
+      0);
+  EXPECT_EQ(RunProgram("finetune",
+                       {"--model_name_or_path", Path("out"), "--do_eval", "--validation_file",
+                        Path("dev.csv"), "--thresholds", "0.5", "--output_dir", Path("elsewhere")})
+                .exit_code,
+            0);
+  for (const char* other : {"0.4", "tune", "negative=0.5,positive=0.5"}) {
+    ExpectError(Train({"--do_eval", "--thresholds", other, "--overwrite_output_dir"}),
+                "thresholds are for several labels at once, and the labels are "
+                "single_label_classification",
+                2);
+  }
+}
+
 TEST_F(DecisionsTest, GivenThresholds) {
   WriteSeveralLabels();
   ASSERT_EQ(Train(SeveralLabels({"--max_steps", "2", "--thresholds", "0"})).exit_code, 0);

@@ -55,6 +55,8 @@ bool FitsDecision(const TrainingArguments& arguments) {
   return arguments.thresholds == "tune" || arguments.calibrate == "temperature";
 }
 
+bool IsDefaultThreshold(const std::string& thresholds) { return ParseNumber(thresholds) == 0.5; }
+
 std::vector<double> ThresholdsOf(const std::string& text, const std::vector<std::string>& names) {
   if (!NamesLabels(text)) return std::vector<double>(names.size(), ReadThreshold(text));
   std::vector<std::optional<double>> found(names.size());

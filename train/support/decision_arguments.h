@@ -16,6 +16,9 @@ void CheckDecisionArguments(const TrainingArguments& arguments);
 // Returns true if an evaluation has to fit the thresholds or the temperature.
 bool FitsDecision(const TrainingArguments& arguments);
 
+// Returns true if `thresholds` is the number 0.5, which is the default.
+bool IsDefaultThreshold(const std::string& thresholds);
+
 // Returns the thresholds for labels of these names. `text` is a number, or one for each label in
 // these forms. Throws if it names a label that is none of these, or not all of them.
 std::vector<double> ThresholdsOf(const std::string& text, const std::vector<std::string>& names);
