@@ -78,7 +78,8 @@ class Input {
   size_t begin_ = 0, end_ = 0;
 };
 
-// Reads members of gzip (RFC 1952), one behind the other.
+// Reads members of gzip (RFC 1952), one behind the other. Zeros behind a member are no data, since
+// tapes and some programs fill up blocks with them.
 class GzipDecompressor : public Decompressor {
  public:
   GzipDecompressor(int fd, const std::string& path) : input_(fd, path) {
@@ -98,7 +99,11 @@ class GzipDecompressor : public Decompressor {
         at_end_ = true;
         break;
       }
-      if (!within_member_ && num_members_ > 0) inflateReset(&state_);
+      if (!within_member_ && num_members_ > 0) {
+        SkipZeros();
+        if (input_.size() == 0) continue;
+        inflateReset(&state_);
+      }
       const size_t got = Inflate(to, size);
       if (got > 0) return got;
     }
@@ -106,6 +111,10 @@ class GzipDecompressor : public Decompressor {
   }
 
  private:
+  void SkipZeros() {
+    const std::string_view rest(input_.data(), input_.size());
+    input_.Skip(std::min(rest.find_first_not_of('\0'), rest.size()));
+  }
   // Returns how many bytes it has written.
   size_t Inflate(char* to, size_t size) {
     const size_t before = input_.size();

@@ -62,6 +62,23 @@ TEST(TextStreamTest, ReadsPlainAndCompressedFiles) {
   EXPECT_EQ(TextStream(Write(".zst", Zstd(LongText()))).ReadAll(), LongText());
 }
 
+// As gzip and Python do.
+TEST(TextStreamTest, IgnoresZerosBehindAMember) {
+  const std::string text = "a,b\n1,2\n", more = "3,4\n";
+  for (const size_t size : {1, 511, 400000}) {
+    const std::string zeros(size, '\0');
+    for (const size_t block : {size_t{1} << 20, size_t{3}}) {
+      EXPECT_EQ(ReadInBlocks(Write(".gz", Gzip(text) + zeros), block), text) << size;
+      EXPECT_EQ(ReadInBlocks(Write(".gz", Gzip(text) + zeros + Gzip(more) + zeros), block),
+                text + more)
+          << size;
+    }
+    EXPECT_THROW(TextStream(Write(".gz", Gzip(text) + zeros + "garbage")).ReadAll(), Error);
+    EXPECT_THROW(TextStream(Write(".gz", zeros + Gzip(text))).ReadAll(), Error);
+    EXPECT_THROW(TextStream(Write(".gz", zeros)).ReadAll(), Error);
+  }
+}
+
 TEST(TextStreamTest, FindsEveryCut) {
   const std::string text = "a,b\n1,2\nthe end,of it\n";
   for (const auto& [extension, compress] : kFormats) {
