@@ -161,13 +161,14 @@ void AdamW::OnOwnRangesChanged(size_t range) {
 void AdamW::UpdateDeviceValues() {
   // If the model comes back to the host, the moments of any block may differ from 0.
   for (std::vector<uint8_t>& active : active_) std::fill(active.begin(), active.end(), 1);
-  UpdateOnDevice({.rule = {.adamw = true, .beta1 = options_.beta1, .beta2 = options_.beta2},
-                  .adamw = {.one_minus_beta1 = static_cast<float>(1 - options_.beta1),
-                            .beta2 = static_cast<float>(options_.beta2),
-                            .one_minus_beta2 = static_cast<float>(1 - options_.beta2),
-                            .eps = static_cast<float>(options_.eps)},
-                  .m = exp_avg_,
-                  .v = exp_avg_sq_});
+  UpdateOnDevice(
+      {.rule = {.kind = RateKind::kAdamW, .beta1 = options_.beta1, .beta2 = options_.beta2},
+       .adamw = {.one_minus_beta1 = static_cast<float>(1 - options_.beta1),
+                 .beta2 = static_cast<float>(options_.beta2),
+                 .one_minus_beta2 = static_cast<float>(1 - options_.beta2),
+                 .eps = static_cast<float>(options_.eps)},
+       .m = exp_avg_,
+       .v = exp_avg_sq_});
 }
 
 // Appends the ranges in `own` of range i to `updates`. `narrow`: the parameter's bfloat16 copy,

@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/update_kernels.h"
 #include "lathe/optim/grad_scaler.h"
 
 namespace lathe {
@@ -136,6 +138,11 @@ bool DeviceUpdater::Step(ParameterArena& arena, const DeviceMethod& method,
     }
     ranges_ = std::move(ranges);
   }
+  const bool has_scratch = std::holds_alternative<update_rules::Lamb>(method.update) ||
+                           std::holds_alternative<update_rules::Adafactor>(method.update);
+  if (has_scratch) {
+    Reserve(&rule_scratch_, UpdateScratchBytes(chunks, std::ssize(ranges_), method.means), device_);
+  }
   waiting_values_.rates = rates.values;
   waiting_lrs_ = rates.lrs;
   waiting_.steps = true;
@@ -143,9 +150,12 @@ bool DeviceUpdater::Step(ParameterArena& arena, const DeviceMethod& method,
   step = {.rule = method.rule,
           .adamw = method.adamw,
           .sgd = method.sgd,
+          .update = method.update,
           .p = values.data<float>(),
           .m = DataOrNull(method.m),
           .v = DataOrNull(method.v),
+          .last = DataOrNull(method.last),
+          .scratch = has_scratch ? rule_scratch_.raw_data() : nullptr,
           .grads = grads.data<float>(),
           .factor = DataOrNull(factor),
           .ranges = Place<const DeviceRange>(ranges_there_),

@@ -20,12 +20,16 @@ Tensor CommonGradScale(ParameterArena& arena);
 // Returns the L2 norm of all gradients times their factors, [] float32 on the device.
 Tensor DeviceGradNorm(ParameterArena& arena);
 
-// An optimizer's method (AdamW or SGD), its constants and its moments on a device.
+// An optimizer's method, its constants and its moments on a device.
 struct DeviceMethod {
   RateRule rule;
   AdamWConstants adamw = {};
   SgdConstants sgd = {};
-  Tensor m = {}, v = {};  // for SGD m is the momentum's buffer or undefined, v undefined
+  update_rules::Rule update = {};  // replaces adamw and sgd if it holds a rule
+  // The moments, undefined where there are none. For SGD m is the momentum's buffer. A rule has
+  // its moments in this order.
+  Tensor m = {}, v = {}, last = {};
+  int64_t means = 0;  // of Adafactor (UpdateScratchBytes)
 };
 
 // The rates of the coming step.
@@ -83,6 +87,7 @@ class DeviceUpdater {
   std::vector<DeviceRange> ranges_;
   Tensor ranges_there_;  // [bytes] u8: ranges_ on the device
   Tensor rates_;         // [bytes] u8: DeviceRates for each range
+  Tensor rule_scratch_;  // [bytes] u8, for rules that look at a parameter as a whole
 };
 
 }  // namespace lathe

@@ -101,6 +101,16 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
 
 Optimizer::~Optimizer() = default;
 
+void Optimizer::ShardUpdates(std::shared_ptr<const CurrentShards> shards) {
+  if (shards != nullptr && !can_shard()) {
+    throw InvalidArgument(
+        "[optimizer] this optimizer's update of an element depends on the whole parameter, so "
+        "processes can't divide it",
+        "set shard_optimizer to false");
+  }
+  sharded_update_.Use(std::move(shards));
+}
+
 NamedSettings Optimizer::Settings() const {
   NamedSettings settings = {{"number of parameter groups", std::to_string(num_groups())}};
   for (int group = 0; group < num_groups(); ++group) {

@@ -1,4 +1,5 @@
-// The optimizers AdamW and SGD. An optimizer puts its parameters into one arena (nn/arena.h) and
+// The optimizers AdamW and SGD, and the class of all optimizers (others:
+// optim/optimizers/optimizers.h). An optimizer puts its parameters into one arena (nn/arena.h) and
 // updates it in flat passes.
 //
 //   AdamW optimizer(model.Parameters(), {.lr = 3e-5, .weight_decay = 0.01});
@@ -68,9 +69,10 @@ class Optimizer {
   bool step_was_skipped() const { return ledger_.step_was_skipped(); }
   // From now on each Step updates this rank's stripes of the parameters and gets those of the
   // other ranks from them. An Accelerator calls this for AcceleratorOptions::shard_optimizer.
-  void ShardUpdates(std::shared_ptr<const CurrentShards> shards) {
-    sharded_update_.Use(std::move(shards));
-  }
+  // Throws if this optimizer can't do that (can_shard) and `shards` is not null.
+  void ShardUpdates(std::shared_ptr<const CurrentShards> shards);
+  // Returns false if an update of one element depends on a whole parameter.
+  virtual bool can_shard() const { return true; }
   // The division in force; null unless the update is sharded.
   const OptimizerShards* shards() const { return sharded_update_.current(); }
   // If `on`, a device repeats recurring updates as CUDA graphs (optim/graphs/update_graphs.h). Off
@@ -114,6 +116,16 @@ class Optimizer {
   virtual std::vector<Tensor*> StateBuffers() = 0;
   // Returns the names of these buffers in a StateDict, those of PyTorch.
   virtual std::vector<std::string> StateNames() const = 0;
+  // The number that fills these buffers at first.
+  virtual double InitialState() const { return 0; }
+  // A tensor of the state that belongs to one parameter and has a shape of its own, with its name
+  // in a StateDict. It is 0 at first.
+  struct OwnState {
+    std::string name;
+    Tensor values;
+  };
+  // Returns those of range i; none before AllocateState.
+  virtual std::vector<OwnState> OwnStateOf(size_t /*range*/) { return {}; }
   // Defines those buffers that this optimizer needs.
   virtual void AllocateState() = 0;
   // Called after the buffers were filled.
@@ -153,6 +165,8 @@ class Optimizer {
   void AdoptShards();
   // Fills range i of a buffer from the state's tensors of that name.
   void LoadBuffer(const lathe::StateDict& state, const std::string& name, size_t i, Tensor& buffer);
+  // Fills the tensors of OwnStateOf(i) from the state; with 0 if the range had no update.
+  void LoadOwnState(const lathe::StateDict& state, size_t i, int64_t count);
   void CheckSingleUpdater() const;
   void MakeStep();
   // Returns the updater for the device on which the values lie.

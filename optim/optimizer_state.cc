@@ -51,6 +51,9 @@ lathe::StateDict Optimizer::StateDict() {
             {names[b] + "/" + name, values, range.parameter.shape(), mine.begin - whole.begin});
       }
     }
+    for (const OwnState& own_state : OwnStateOf(i)) {
+      state.Add(own_state.name + "/" + name, own_state.values);
+    }
   }
   state.values = {{"step_count", step_count()},
                   {"rates", std::move(rates)},
@@ -81,7 +84,7 @@ void Optimizer::LoadStateDict(const lathe::StateDict& state) {
 
   const std::vector<Tensor*> buffers = StateBuffers();
   for (Tensor* buffer : buffers) {
-    if (buffer->defined()) buffer->Fill(0);
+    if (buffer->defined()) buffer->Fill(InitialState());
   }
   if (step_count > 0) AllocateState();
   const std::vector<std::string> names = StateNames();
@@ -93,6 +96,11 @@ void Optimizer::LoadStateDict(const lathe::StateDict& state) {
       kept.insert(names[b] + "/" + arena_->entries()[i].parameter.name);
     }
   }
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    LoadOwnState(state, i, counts[i]);
+    for (const OwnState& own : OwnStateOf(i))
+      kept.insert(own.name + "/" + arena_->entries()[i].parameter.name);
+  }
   for (const StateTensor& tensor : state.tensors) {
     Check(kept.contains(tensor.name), kOwner, "the state has ", tensor.name,
           ", which this optimizer does not keep");
@@ -100,6 +108,22 @@ void Optimizer::LoadStateDict(const lathe::StateDict& state) {
   steps_ = Tensor::FromVector(counts).To(steps_.device());
   ledger_.Restore(step_count, std::move(rates), std::move(used_rates));
   if (step_count > 0) OnStateLoaded();
+}
+
+void Optimizer::LoadOwnState(const lathe::StateDict& state, size_t i, int64_t count) {
+  for (OwnState& own : OwnStateOf(i)) {
+    own.values.Fill(0);
+    if (count == 0) continue;
+    const std::string name = own.name + "/" + arena_->entries()[i].parameter.name;
+    const auto found = std::find_if(state.tensors.begin(), state.tensors.end(),
+                                    [&](const StateTensor& tensor) { return tensor.name == name; });
+    if (found == state.tensors.end() || !found->is_whole()) {
+      throw DataLoss("[optimizer] the state has no whole " + name);
+    }
+    Check(found->shape == own.values.shape(), kOwner, "the state's ", name, " must have shape ",
+          own.values.shape(), " but has ", found->shape);
+    own.values.CopyFrom(found->values.Reshape(found->shape));
+  }
 }
 
 void Optimizer::LoadBuffer(const lathe::StateDict& state, const std::string& name, size_t i,

@@ -2,58 +2,17 @@
 // core/kernels/optimizer_kernels.h describes them.
 #include <algorithm>
 
+#include "lathe/core/cuda/chunks.h"
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/optimizer_kernels.h"
+#include "lathe/core/kernels/update_rules.h"
 
 namespace lathe::cuda {
 namespace {
-
-__device__ inline bool IsFinite(float x) {
-  return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
-}
-
-// The elements of the arena that a block works on.
-struct Chunk {
-  int64_t range;     // index of its range
-  int64_t begin, n;  // in the arena
-};
-
-// Finds chunk number `chunk` by bisection of the ranges.
-__device__ inline Chunk FindChunk(const DeviceRange* ranges, int64_t count, int64_t chunk) {
-  int64_t low = 0, high = count;  // [low, high) contains the last range with first_chunk <= chunk
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (ranges[middle].first_chunk <= chunk) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const DeviceRange& range = ranges[low];
-  const int64_t skip = (chunk - range.first_chunk) * kDeviceChunk;
-  return {low, range.begin + skip, min(kDeviceChunk, range.n - skip)};
-}
-
-// ForChunk calls update(i, Width<4>{}) for every four elements of a chunk if all pointers are
-// aligned for that. It calls update(i, Width<1>{}) for each of the others.
-template <int N>
-struct Width {
-  static constexpr int value = N;
-};
-template <typename Update>
-__device__ void ForChunk(int64_t n, bool aligned, Update update) {
-  const int64_t packed = aligned ? n / 4 * 4 : 0;
-  for (int64_t i = threadIdx.x * 4; i < packed; i += kBlock * 4) update(i, Width<4>{});
-  for (int64_t i = packed + threadIdx.x; i < n; i += kBlock) update(i, Width<1>{});
-}
-
-__device__ inline bool AlignedTo(uintptr_t bytes, const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
-}
 
 constexpr unsigned kNaNBits = 0x7fc00000u;
 
@@ -98,14 +57,16 @@ __global__ void RatesKernel(DeviceRates* rates, int64_t* counters, const DeviceR
     const int64_t steps = ++counters[range.counter];
     const double lr = lrs[range.group * num_rates + place], t = static_cast<double>(steps);
     DeviceRates now;
-    if (rule.adamw) {
+    if (rule.kind == RateKind::kAdamW) {
       now.decay = static_cast<float>(1 - lr * range.weight_decay);
       now.step_size = static_cast<float>(lr / (1 - pow(rule.beta1, t)));
       now.inverse_bias2 = static_cast<float>(1 / sqrt(1 - pow(rule.beta2, t)));
-    } else {
+    } else if (rule.kind == RateKind::kSgd) {
       now.decay = static_cast<float>(range.weight_decay);
       now.step_size = static_cast<float>(lr);
       now.take = static_cast<float>(steps == 1 ? 1 : 1 - rule.dampening);
+    } else {
+      now = update_rules::RatesOf(rule, lr, range.weight_decay, t);
     }
     rates[i] = now;
   }
@@ -196,14 +157,6 @@ __global__ void SgdKernel(float* p, float* buffer, const float* g, const DeviceR
     if (momentum) StorePack(buffer + i, buffers);
     if (narrow != nullptr) StorePack(narrow + i, rounded);
   });
-}
-
-// Calls body(T{}) with the type of the narrow copies.
-template <typename Body>
-void DispatchNarrow(const char* op, DType type, Body body) {
-  if (type == DType::kBF16) return body(BFloat16{});
-  Check(type == DType::kF16, op, "copies must be bfloat16 or float16 but are ", ToString(type));
-  body(Float16{});
 }
 
 void AdamW(float* p, float* m, float* v, const float* g, const DeviceRange* ranges,

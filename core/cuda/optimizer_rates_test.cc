@@ -26,7 +26,10 @@ TEST_F(DeviceOptimizer, Rates) {
   const Tensor values_there = BytesToDevice(std::vector<RateValues>(1));
   const Tensor rates = Tensor::Empty({3 * int64_t{sizeof(DeviceRates)}}, DType::kU8, kGpu);
   for (const bool adamw : {true, false}) {
-    const RateRule rule = {.adamw = adamw, .beta1 = 0.9, .beta2 = 0.999, .dampening = 0.2};
+    const RateRule rule = {.kind = adamw ? RateKind::kAdamW : RateKind::kSgd,
+                           .beta1 = 0.9,
+                           .beta2 = 0.999,
+                           .dampening = 0.2};
     std::vector<int64_t> counters = {0, 99999, 7, 4};
     const Tensor counters_there = Tensor::FromVector(counters).To(kGpu);
     for (int round = 0; round < 3; ++round) {

@@ -19,6 +19,7 @@ struct DeviceRange {
   bool operator==(const DeviceRange&) const = default;
 };
 // The constants of one update of a range.
+// Comments name AdamW and SGD; core/kernels/update_rules.h says what the others keep there.
 struct DeviceRates {
   float decay = 1;          // AdamW: 1 - lr * weight_decay; SGD: weight_decay
   float step_size = 0;      // AdamW: lr / (1 - beta1^t); SGD: lr
@@ -26,11 +27,14 @@ struct DeviceRates {
   float take = 1;           // SGD: the part of the gradient that enters the momentum buffer
   bool operator==(const DeviceRates&) const = default;
 };
+enum class RateKind : uint8_t { kSgd, kAdamW, kAdam, kLion, kAdagrad, kLamb, kAdafactor };
 // How DeviceRates follow from the learning rate, the weight decay and t, the number of the range's
 // update.
 struct RateRule {
-  bool adamw = false;  // false: SGD, where `take` is 1 for t = 1, then 1 - dampening
+  RateKind kind = RateKind::kSgd;  // kSgd: `take` is 1 for t = 1, then 1 - dampening
   double beta1 = 0, beta2 = 0, dampening = 0;
+  double decay = 0;      // kAdagrad: the decay of the rate; kAdafactor: the power of t
+  bool limited = false;  // kAdafactor: the rate is at most 1 / sqrt(t)
   bool operator==(const RateRule&) const = default;
 };
 // The state of a loss scaler, on the device, and its rule (optim/grad_scaler.h).

@@ -2,11 +2,37 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
+#include <variant>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_kernels.h"
+#include "lathe/core/kernels/update_kernels.h"
 
 namespace lathe {
+namespace {
+
+void LaunchRule(const DeviceUpdate::Step& s) {
+  const UpdateMemory memory = {.p = s.p,
+                               .moments = {s.m, s.v, s.last},
+                               .g = s.grads,
+                               .ranges = s.ranges,
+                               .rates = s.rates,
+                               .count = s.count,
+                               .chunks = s.chunks,
+                               .narrow_type = s.narrow_type,
+                               .clip = s.factor,
+                               .scratch = s.scratch};
+  std::visit(
+      [&]<typename Rule>(const Rule& rule) {
+        if constexpr (!std::is_same_v<Rule, std::monostate>) {
+          DeviceKernels<UpdateKernel<Rule>>().run(memory, rule);
+        }
+      },
+      s.update);
+}
+
+}  // namespace
 
 void DeviceUpdate::Launch() const {
   const auto& kernels = DeviceKernels<DeviceOptimizerKernels>();
@@ -18,7 +44,9 @@ void DeviceUpdate::Launch() const {
   if (!steps) return;
   const Step& s = step;
   kernels.rates(s.rates, s.counters, s.ranges, s.count, s.rule, s.values, s.lrs, s.scaled);
-  if (s.rule.adamw) {
+  if (!std::holds_alternative<std::monostate>(s.update)) {
+    LaunchRule(s);
+  } else if (s.rule.kind == RateKind::kAdamW) {
     kernels.adamw(s.p, s.m, s.v, s.grads, s.ranges, s.rates, s.count, s.chunks, s.narrow_type,
                   s.adamw, s.factor);
   } else {

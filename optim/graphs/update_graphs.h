@@ -7,6 +7,7 @@
 
 #include "lathe/core/device_backend.h"
 #include "lathe/core/kernels/optimizer_kernels.h"
+#include "lathe/core/kernels/update_rules.h"
 #include "lathe/optim/graphs/graph_recorder.h"
 
 namespace lathe {
@@ -36,7 +37,9 @@ struct DeviceUpdate {
     RateRule rule;
     AdamWConstants adamw;
     SgdConstants sgd;
-    float *p, *m, *v;  // for SGD m is the momentum's buffer or null
+    update_rules::Rule update;  // replaces the two above if it holds a rule
+    float *p, *m, *v, *last;    // for SGD m is the momentum's buffer or null; see DeviceMethod
+    void* scratch;              // of `update`
     const float* grads;
     const float* factor;  // null: 1
     const DeviceRange* ranges;
