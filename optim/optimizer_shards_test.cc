@@ -10,6 +10,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/optim/optimizer.h"
+#include "lathe/optim/optimizers/optimizers.h"
 
 namespace lathe {
 namespace {
@@ -164,6 +165,24 @@ TEST(OptimizerShards, SGD) {
                                    SGDOptions{.lr = 0.01, .momentum = momentum});
     });
   }
+}
+
+TEST(OptimizerShards, ElementwiseOptimizers) {
+  CompareWithOne([](const Module& model) {
+    return std::make_unique<Adam>(DecayGroups(model.Parameters(), 0.1), AdamOptions{.lr = 0.01});
+  });
+  CompareWithOne([](const Module& model) {
+    return std::make_unique<Lion>(DecayGroups(model.Parameters(), 0.1), LionOptions{.lr = 0.01});
+  });
+  CompareWithOne([](const Module& model) {
+    return std::make_unique<RMSprop>(
+        model.Parameters(),
+        RMSpropOptions{.lr = 0.01, .eps = 1e-3, .momentum = 0.9, .centered = true});
+  });
+  CompareWithOne([](const Module& model) {
+    return std::make_unique<Adagrad>(model.Parameters(),
+                                     AdagradOptions{.lr = 0.01, .initial_accumulator_value = 0.1});
+  });
 }
 
 // If the rows of a table that have gradients are known, only rows that ever had one are exchanged.
