@@ -16,6 +16,7 @@
 #include "lathe/train/decision.h"
 #include "lathe/train/frozen_encoder.h"
 #include "lathe/train/support/interrupt.h"
+#include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/trained_parameters.h"

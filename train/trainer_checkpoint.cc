@@ -20,6 +20,7 @@
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/checkpoint/shared_folder.h"
 #include "lathe/train/support/interrupt.h"
+#include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/trained_parameters.h"
 #include "lathe/train/trainer.h"
@@ -50,7 +51,7 @@ void Trainer::CheckSharedFolder() {
   if (without.empty()) return;
   const std::string problem = arguments_.output_dir + ": rank " + std::to_string(without.front()) +
                               " does not see the main process's output folder";
-  const bool every_rank_writes = arguments_.shard_optimizer && accelerator_.device().is_cpu();
+  const bool every_rank_writes = ShardsOptimizer(arguments_) && accelerator_.device().is_cpu();
   if (every_rank_writes && !arguments_.save_only_model) {
     throw UsageError(
         problem + ", into which each process writes its part of a checkpoint",

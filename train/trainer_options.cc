@@ -42,7 +42,7 @@ AcceleratorOptions AcceleratorOptionsOf(const TrainingArguments& arguments) {
           .grad_scaler = {.init_scale = arguments.fp16_init_scale},
           .device = arguments.device == "auto" ? "" : arguments.device,
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.ddp_timeout * 1000)),
-          .shard_optimizer = arguments.shard_optimizer,
+          .shard_optimizer = ShardsOptimizer(arguments),
           .share_parameters = arguments.share_parameters,
           .step_graphs = arguments.cuda_graphs,
           .deterministic = arguments.deterministic};
@@ -119,17 +119,6 @@ DataLoaderOptions LoaderOptionsOf(const TrainingArguments& options, const Traine
           .class_weights = inputs.train->kind == LabelKind::kSingleLabel
                                ? inputs.model->loss_options().ClassWeights()
                                : std::vector<float>()};
-}
-
-std::unique_ptr<Optimizer> MakeOptimizer(const TrainingArguments& options,
-                                         std::vector<ParameterGroup> groups) {
-  if (UsesSGD(options)) return std::make_unique<SGD>(std::move(groups), SGDOptionsOf(options));
-  return std::make_unique<AdamW>(std::move(groups),
-                                 AdamWOptions{.lr = options.learning_rate,
-                                              .beta1 = options.adam_beta1,
-                                              .beta2 = options.adam_beta2,
-                                              .eps = options.adam_epsilon,
-                                              .weight_decay = options.weight_decay});
 }
 
 std::unique_ptr<Scheduler> MakeScheduler(const TrainingArguments& options, Optimizer& optimizer,

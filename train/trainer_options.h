@@ -29,9 +29,6 @@ void CheckAccelerator(const Accelerator& accelerator, const TrainingArguments& a
 
 DataLoaderOptions LoaderOptionsOf(const TrainingArguments& arguments, const TrainerInputs& inputs,
                                   int num_processes);
-// Returns the optimizer that the arguments name, for these groups of parameters.
-std::unique_ptr<Optimizer> MakeOptimizer(const TrainingArguments& arguments,
-                                         std::vector<ParameterGroup> groups);
 std::unique_ptr<Scheduler> MakeScheduler(const TrainingArguments& arguments, Optimizer& optimizer,
                                          int64_t max_steps);
 

@@ -181,6 +181,20 @@ void SgdWithMomentum(TrainingArguments& a) {
   Sgd(a);
   a.optim_args = "momentum=0.9,dampening=0.1";
 }
+void RmsProp(TrainingArguments& a) {
+  a.optim = "rmsprop";
+  a.optim_args = "momentum=0.9,centered=true";
+  a.learning_rate = 1e-3;
+}
+void AdafactorOptimizer(TrainingArguments& a) { a.optim = "adafactor"; }
+void HalfBatchesAdafactor(TrainingArguments& a) {
+  a.per_device_train_batch_size = 1;
+  AdafactorOptimizer(a);
+}
+void HalfBatchesLion(TrainingArguments& a) {
+  a.per_device_train_batch_size = 1;
+  a.optim = "lion";
+}
 void HalfBatchesSgd(TrainingArguments& a) {
   a.per_device_train_batch_size = 1;
   SgdWithMomentum(a);
@@ -213,6 +227,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"lengths", Group}, Case{"plateau", Plateau}, Case{"no_decay", NoDecay},
                     Case{"sgd", Sgd}, Case{"sgd_with_momentum", SgdWithMomentum},
                     Case{"two_ranks_sgd", HalfBatchesSgd, {3}, 16, 2},
+                    Case{"rmsprop", RmsProp, {3}}, Case{"adafactor", AdafactorOptimizer, {3}},
+                    Case{"two_ranks_adafactor", HalfBatchesAdafactor, {3}, 16, 2},
+                    Case{"two_ranks_lion", HalfBatchesLion, {3}, 16, 2},
                     Case{"two_ranks", HalfBatches, {3, 8}, 16, 2},
                     Case{"two_ranks_accumulation", HalfBatchesAccumulate, {3, 4}, 6, 2},
                     Case{"two_ranks_unsharded", HalfBatchesUnsharded, {3}, 16, 2},

@@ -15,6 +15,7 @@
 #include "lathe/apps/options/transformers_options.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/train/support/optimizer_arguments.h"
 
 namespace lathe {
 namespace {
@@ -238,17 +239,17 @@ TEST(DropInTest, OtherNamesMeanTheSame) {
 
 TEST(DropInTest, Optimizers) {
   EXPECT_EQ(Parse({}).optim, "adamw_torch");
-  for (const char* name : {"adamw_torch", "adamw_torch_fused", "adamw_hf", "sgd"})
-    EXPECT_EQ(Parse({"--optim", name}).optim, name);
+  for (const std::string& name : OptimizerNames()) EXPECT_EQ(Parse({"--optim", name}).optim, name);
   EXPECT_EQ(Parse({"--optim", "sgd", "--optim_args", "momentum=0.9,nesterov=true"}).optim_args,
             "momentum=0.9,nesterov=true");
   EXPECT_EQ(ErrorOf({"--optim", "adam"})
-                .find("--optim must be one of adamw_torch, adamw_torch_fused, adamw_hf, sgd but is "
-                      "\"adam\""),
+                .find("--optim must be one of adamw_torch, adamw_torch_fused, adamw_hf, sgd, "
+                      "adafactor, lion, rmsprop, adagrad but is \"adam\""),
             0u);
-  EXPECT_EQ(ErrorOf({"--optim_args", "momentum=0.9"}),
-            "optim_args is for optim sgd, and the optimizer is AdamW|set adam_beta1, adam_beta2 "
-            "and adam_epsilon instead");
+  EXPECT_EQ(
+      ErrorOf({"--optim_args", "momentum=0.9"}),
+      "optim_args is for optim sgd, rmsprop, adagrad and lion, and the optimizer is AdamW|set "
+      "adam_beta1, adam_beta2 and adam_epsilon instead");
 }
 
 TEST(DropInTest, WarmupBelowOneIsAShare) {

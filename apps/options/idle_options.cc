@@ -28,18 +28,18 @@ struct IdleOption {
   bool (*is_idle)(const Arguments& arguments);
 };
 
-constexpr std::string_view kWithSgd = "has no effect with --optim sgd";
+constexpr std::string_view kWithOther = "has no effect unless --optim is AdamW";
 constexpr std::string_view kWithSchedule = "has no effect with this --lr_scheduler_type";
 
 constexpr IdleOption kOptions[] = {
     {"num_train_epochs", "has no effect beside --max_steps",
      [](auto& a) { return IsGiven<&Arguments::num_train_epochs>(a) && a.max_steps > 0; }},
-    {"adam_beta1", kWithSgd,
-     [](auto& a) { return IsGiven<&Arguments::adam_beta1>(a) && UsesSGD(a); }},
-    {"adam_beta2", kWithSgd,
-     [](auto& a) { return IsGiven<&Arguments::adam_beta2>(a) && UsesSGD(a); }},
-    {"adam_epsilon", kWithSgd,
-     [](auto& a) { return IsGiven<&Arguments::adam_epsilon>(a) && UsesSGD(a); }},
+    {"adam_beta1", kWithOther,
+     [](auto& a) { return IsGiven<&Arguments::adam_beta1>(a) && !UsesAdamW(a); }},
+    {"adam_beta2", kWithOther,
+     [](auto& a) { return IsGiven<&Arguments::adam_beta2>(a) && !UsesAdamW(a); }},
+    {"adam_epsilon", kWithOther,
+     [](auto& a) { return IsGiven<&Arguments::adam_epsilon>(a) && !UsesAdamW(a); }},
     {"warmup_steps", kWithSchedule, [](auto& a) { return a.warmup_steps > 0 && HasNoWarmup(a); }},
     {"warmup_ratio", kWithSchedule, [](auto& a) { return a.warmup_ratio > 0 && HasNoWarmup(a); }},
     {"warmup_ratio", "has no effect beside --warmup_steps",

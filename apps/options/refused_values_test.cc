@@ -133,11 +133,12 @@ TEST(RefusedValuesTest, EachIsInTheTableOnce) {
 }
 
 TEST(RefusedValuesTest, ReasonsOfSome) {
-  EXPECT_EQ(ErrorOf({"--optim", "rmsprop"}),
-            std::pair(std::string("--optim rmsprop is not supported: it has neither a mean of the "
-                                  "gradients nor AdamW's correction of the first steps"),
-                      std::string("pass --optim adamw_torch --adam_beta1 0, which is near it; "
-                                  "--optim takes adamw_torch, adamw_torch_fused, adamw_hf, sgd")));
+  EXPECT_EQ(ErrorOf({"--optim", "rmsprop_bnb"}),
+            std::pair(std::string("--optim rmsprop_bnb is not supported: it is RMSprop in a "
+                                  "library for GPUs"),
+                      std::string("pass --optim rmsprop, the same update in float32; --optim takes "
+                                  "adamw_torch, adamw_torch_fused, adamw_hf, sgd, adafactor, lion, "
+                                  "rmsprop, adagrad")));
   EXPECT_EQ(ErrorOf({"--report_to", "tensorboard,wandb"}),
             std::pair(std::string("--report_to wandb is not supported: Lathe sends nothing to a "
                                   "service"),

@@ -48,13 +48,12 @@ void AddTrainingFlags(FlagTable& flags, FinetuneArguments& o, DropInInputs& inpu
       .Add("weight_decay", &o.weight_decay,
            "weight decay of all parameters except biases and normalization layers")
       .Min(0);
-  flags.Add("optim", &o.optim, "optimizer: PyTorch's AdamW under three names, or its SGD")
+  flags.Add("optim", &o.optim, "optimizer: PyTorch's AdamW under three names, or another one")
       .Choices(OptimizerNames())
       .CheckedBy(NotRefused("optim", OptimizerNames()));
   flags
       .Add("optim_args", &o.optim_args,
-           "options of --optim sgd: momentum, dampening and nesterov, as in "
-           "momentum=0.9,nesterov=true")
+           "options of --optim sgd, rmsprop, adagrad or lion, as in momentum=0.9,nesterov=true")
       .ValueName("A=B,C=D");
   flags.Add("adam_beta1", &o.adam_beta1, "AdamW's decay rate of the first moment").Min(0).Max(1);
   flags.Add("adam_beta2", &o.adam_beta2, "AdamW's decay rate of the second moment").Min(0).Max(1);

@@ -53,8 +53,7 @@ constexpr TransformersOption kOptions[] = {
     {"shuffle_seed", kValue, "*", "--seed and --data_seed decide on the order", ""},
     // These are about the optimizer.
     {"optim_target_modules", kList, "", "all parameters have the same optimizer", "leave it out"},
-    {"adafactor", kSwitch, "false", "the optimizers are AdamW and SGD",
-     "leave it out; see --optim"},
+    {"adafactor", kSwitch, "false", "--optim chooses the optimizer", "pass --optim adafactor"},
     {"average_tokens_across_devices", kSwitch, "true",
      "a step's loss is the mean over the samples of all processes", "leave it out"},
     {"neftune_noise_alpha", kValue, "", "embeddings get no noise", "leave it out"},

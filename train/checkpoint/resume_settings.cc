@@ -145,12 +145,11 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
   settings.emplace_back("mixed_precision", a.bf16 ? "bf16" : a.fp16 ? "fp16" : a.mixed_precision);
   add("learning_rate", a.learning_rate);
   add("weight_decay", a.weight_decay);
-  if (UsesSGD(a)) {
-    const SGDOptions sgd = SGDOptionsOf(a);
+  if (!UsesAdamW(a)) {
     settings.emplace_back("optim", a.optim);
-    add("optim_args momentum", sgd.momentum);
-    add("optim_args dampening", sgd.dampening);
-    add("optim_args nesterov", sgd.nesterov);
+    for (const auto& [name, value] : OptimizerOptionsOf(a)) {
+      settings.emplace_back("optim_args " + name, value);
+    }
   }
   add("adam_beta1", a.adam_beta1);
   add("adam_beta2", a.adam_beta2);

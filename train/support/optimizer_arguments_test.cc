@@ -47,17 +47,32 @@ TEST(OptimizerArgumentsTest, IsDescribedForPeople) {
             "AdamW with betas=(0.9,0.999), epsilon=1e-08 and weight_decay=0.0");
   EXPECT_EQ(DescribeOptimizer(Arguments("sgd", "momentum=0.9")),
             "SGD with momentum=0.9, dampening=0.0, nesterov=false and weight_decay=0.0");
+  EXPECT_EQ(DescribeOptimizer(Arguments("rmsprop", "centered=yes,alpha=0.9")),
+            "RMSprop with momentum=0.0, alpha=0.9, eps=1e-08, centered=true and weight_decay=0.0");
+  EXPECT_EQ(DescribeOptimizer(Arguments("adagrad", "lr_decay=0.5")),
+            "Adagrad with lr_decay=0.5, eps=1e-10 and weight_decay=0.0");
+  EXPECT_EQ(DescribeOptimizer(Arguments("lion")),
+            "Lion with beta1=0.9, beta2=0.99 and weight_decay=0.0");
+  EXPECT_EQ(DescribeOptimizer(Arguments("adafactor")), "Adafactor with weight_decay=0.0");
 }
 
 TEST(OptimizerArgumentsTest, MistakesAreNamed) {
   for (const std::string& name : OptimizerNames()) EXPECT_EQ(ErrorOf(name), "no error") << name;
   EXPECT_EQ(ErrorOf("adamw_torch", "  "), "no error");
-  EXPECT_EQ(ErrorOf("lion"),
-            "optim must be one of adamw_torch, adamw_torch_fused, adamw_hf, sgd but is \"lion\"|"
-            "leave it out for AdamW");
-  EXPECT_EQ(ErrorOf("adamw_torch", "momentum=0.9"),
-            "optim_args is for optim sgd, and the optimizer is AdamW|set adam_beta1, adam_beta2 "
-            "and adam_epsilon instead");
+  EXPECT_EQ(ErrorOf("lomo"),
+            "optim must be one of adamw_torch, adamw_torch_fused, adamw_hf, sgd, adafactor, lion, "
+            "rmsprop, adagrad but is \"lomo\"|leave it out for AdamW");
+  EXPECT_EQ(
+      ErrorOf("adamw_torch", "momentum=0.9"),
+      "optim_args is for optim sgd, rmsprop, adagrad and lion, and the optimizer is AdamW|set "
+      "adam_beta1, adam_beta2 and adam_epsilon instead");
+  EXPECT_EQ(ErrorOf("adafactor", "eps=1"),
+            "optim_args is for optim sgd, rmsprop, adagrad and lion, and the optimizer is "
+            "Adafactor|leave it out");
+  EXPECT_EQ(ErrorOf("rmsprop", "nesterov=1"),
+            "optim_args: rmsprop has no option \"nesterov\"|its options are momentum, alpha, eps, "
+            "centered");
+  EXPECT_EQ(ErrorOf("lion", "beta2=1"), "optim_args: beta2 must be below 1 but is \"1\"|");
   for (const std::string text : {"momentum", "momentum=", "=0.9", "momentum=0.9,", "a=b=c"}) {
     EXPECT_EQ(ErrorOf("sgd", text), "optim_args must be a list of NAME=VALUE but is \"" + text +
                                         "\"|write it as in momentum=0.9,nesterov=true");

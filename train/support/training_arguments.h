@@ -69,9 +69,9 @@ struct TrainingArguments {
   bool deterministic = false;
   bool bf16 = false, fp16 = false;
   double fp16_init_scale = 65536;
-  // "adamw_torch", "adamw_torch_fused" and "adamw_hf" are PyTorch's AdamW; "sgd" is PyTorch's SGD.
+  // "adamw_torch", "adamw_torch_fused" and "adamw_hf" are PyTorch's AdamW; others: OptimizerNames.
   std::string optim = "adamw_torch";
-  std::string optim_args;  // of sgd: "momentum=0.9,nesterov=true" (optimizer_arguments.h)
+  std::string optim_args;  // "momentum=0.9,nesterov=true" (optimizer_arguments.h)
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;  // 0: no clipping
   double num_train_epochs = 3.0;
