@@ -1,0 +1,34 @@
+// What the losses share: checks, precision and reductions. For their sources.
+#pragma once
+
+#include "lathe/core/ops/cast.h"
+#include "lathe/core/ops/reduce.h"
+#include "lathe/nn/losses/losses.h"
+
+namespace lathe::nn::losses {
+
+// Throws unless a and b are numbers of one shape, dtype and device.
+inline void CheckPair(const char* op, const Tensor& a, const Tensor& b) {
+  Check(a.defined() && b.defined(), op, "expected two tensors but got an undefined one");
+  Check(a.shape() == b.shape(), op, "expected inputs of one shape but got ", a.shape(), " and ",
+        b.shape());
+  Check(IsFloating(a.dtype()) && a.dtype() == b.dtype(), op,
+        "expected inputs of one floating dtype but got ", ToString(a.dtype()), " and ",
+        ToString(b.dtype()));
+  Check(a.device() == b.device(), op, "expected inputs on one device but got ",
+        ToString(a.device()), " and ", ToString(b.device()));
+}
+
+// Returns x in float32, or in float64 if it has that dtype.
+inline Tensor Wide(const Tensor& x) {
+  return Cast(x, x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32);
+}
+
+// Reduces the losses of elements or rows.
+inline Tensor Reduced(const char* op, const Tensor& losses, Reduction reduction) {
+  Check(reduction != Reduction::kBatchMean, op, "there is no kBatchMean; use kMean, kSum or kNone");
+  if (reduction == Reduction::kNone) return losses;
+  return reduction == Reduction::kSum ? Sum(losses) : Mean(losses);
+}
+
+}  // namespace lathe::nn::losses
