@@ -1,0 +1,397 @@
+// Compares layers and losses, and their gradients, with those that PyTorch computed in float64
+// (tests/golden/make_layers.py), in float32 and in bfloat16. Runs on a device if the test links
+// :check_op_on_device.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/ops/cast.h"
+#include "lathe/nn/losses/losses.h"
+#include "lathe/nn/modules/functions.h"
+#include "lathe/nn/modules/transformer.h"
+#include "lathe/nn/state/module_state.h"
+#include "lathe/tests/check_op.h"
+
+namespace lathe {
+namespace {
+
+using nlohmann::json;
+using NamedTensorMap = std::map<std::string, Tensor>;
+
+const json& Golden() {
+  static const json golden = json::parse(ReadFile("nn/modules/testdata/modules_golden.json"));
+  return golden;
+}
+
+Shape ShapeOf(const json& stored) {
+  Shape shape;
+  for (const json& size : stored["shape"]) shape.push_back(size);
+  return shape;
+}
+
+std::vector<double> NumbersOf(const json& stored) {
+  return stored["values"].get<std::vector<double>>();
+}
+
+// Returns the stored numbers on the host.
+Tensor TensorOf(const json& stored, DType dtype) {
+  return Tensor::FromVector(NumbersOf(stored), ShapeOf(stored)).To(dtype);
+}
+
+Reduction ReductionOf(const json& options) {
+  const std::string name = options.value("reduction", "mean");
+  if (name == "batchmean") return Reduction::kBatchMean;
+  return name == "mean" ? Reduction::kMean : name == "sum" ? Reduction::kSum : Reduction::kNone;
+}
+
+// A case: what it is called with, and its module if it has one.
+struct Call {
+  const json& options;
+  NamedTensorMap x;  // inputs and constants
+  Module* module = nullptr;
+
+  Tensor Get(const std::string& name) const {
+    const auto found = x.find(name);
+    return found == x.end() ? Tensor() : found->second;
+  }
+};
+
+nn::ClassOptions ClassOptionsOf(const Call& c) {
+  return {.weight = c.Get("weight"),
+          .ignore_index = c.options.value("ignore_index", kIgnoreIndex),
+          .label_smoothing = c.options.value("label_smoothing", 0.0),
+          .reduction = ReductionOf(c.options)};
+}
+
+using Function = std::function<Tensor(const Call&)>;
+
+// An activation or another module without parameters.
+template <typename M, typename... Args>
+Function Apply(Args... args) {
+  return [=](const Call& c) { return M(args...).Forward(c.Get("x")); };
+}
+
+const std::map<std::string, Function>& Losses() {
+  static const std::map<std::string, Function> losses = {
+      {"l1_loss",
+       [](const Call& c) {
+         return nn::L1Loss(c.Get("input"), c.Get("target"), ReductionOf(c.options));
+       }},
+      {"mse_loss",
+       [](const Call& c) {
+         return nn::MseLoss(c.Get("input"), c.Get("target"), ReductionOf(c.options));
+       }},
+      {"smooth_l1_loss",
+       [](const Call& c) {
+         return nn::SmoothL1Loss(c.Get("input"), c.Get("target"),
+                                 {.beta = c.options["beta"], .reduction = ReductionOf(c.options)});
+       }},
+      {"bce_loss",
+       [](const Call& c) {
+         return nn::BceLoss(c.Get("input"), c.Get("target"), ReductionOf(c.options));
+       }},
+      {"bce_with_logits_loss",
+       [](const Call& c) {
+         return nn::BceWithLogitsLoss(c.Get("input"), c.Get("target"),
+                                      {.weight = c.Get("weight"),
+                                       .pos_weight = c.Get("pos_weight"),
+                                       .reduction = ReductionOf(c.options)});
+       }},
+      {"kl_div_loss",
+       [](const Call& c) {
+         return nn::KlDivLoss(
+             c.Get("input"), c.Get("target"),
+             {.log_target = c.options["log_target"], .reduction = ReductionOf(c.options)});
+       }},
+      {"nll_loss",
+       [](const Call& c) {
+         return nn::NllLoss(c.Get("input"), c.Get("target"), ClassOptionsOf(c));
+       }},
+      {"cross_entropy",
+       [](const Call& c) {
+         return nn::CrossEntropy(c.Get("input"), c.Get("target"), ClassOptionsOf(c));
+       }},
+      {"cosine_embedding_loss",
+       [](const Call& c) {
+         return nn::CosineEmbeddingLoss(
+             c.Get("a"), c.Get("b"), c.Get("y"),
+             {.margin = c.options["margin"], .reduction = ReductionOf(c.options)});
+       }},
+      {"cosine_similarity",
+       [](const Call& c) { return nn::CosineSimilarity(c.Get("a"), c.Get("b")); }},
+      {"triplet_margin_loss",
+       [](const Call& c) {
+         return nn::TripletMarginLoss(c.Get("anchor"), c.Get("positive"), c.Get("negative"),
+                                      {.margin = c.options["margin"],
+                                       .p = c.options["p"],
+                                       .swap = c.options["swap"],
+                                       .reduction = ReductionOf(c.options)});
+       }},
+  };
+  return losses;
+}
+
+const std::map<std::string, Function>& Layers() {
+  static const std::map<std::string, Function> layers = {
+      {"ReLU", Apply<nn::ReLU>()},
+      {"GELU", Apply<nn::GELU>()},
+      {"GELUTanh", Apply<nn::GELU>(true)},
+      {"Tanh", Apply<nn::Tanh>()},
+      {"SiLU", Apply<nn::SiLU>()},
+      {"Sigmoid", Apply<nn::Sigmoid>()},
+      {"Mish", Apply<nn::Mish>()},
+      {"Identity", Apply<nn::Identity>()},
+      {"Softmax", Apply<nn::Softmax>()},
+      {"LogSoftmax", Apply<nn::LogSoftmax>()},
+      {"Flatten",
+       [](const Call& c) {
+         return nn::Flatten(c.options["start"], c.options["end"]).Forward(c.Get("x"));
+       }},
+      {"RMSNorm",
+       [](const Call& c) { return dynamic_cast<nn::RmsNorm&>(*c.module).Forward(c.Get("x")); }},
+      {"Sequential",
+       [](const Call& c) { return dynamic_cast<nn::Sequential&>(*c.module).Forward(c.Get("x")); }},
+      {"MultiheadAttention",
+       [](const Call& c) {
+         return dynamic_cast<nn::MultiheadAttention&>(*c.module).Forward(c.Get("x"), c.Get("mask"));
+       }},
+      {"TransformerEncoder",
+       [](const Call& c) {
+         if (auto* layer = dynamic_cast<nn::TransformerEncoderLayer*>(c.module)) {
+           return layer->Forward(c.Get("x"), c.Get("mask"));
+         }
+         return dynamic_cast<nn::TransformerEncoder&>(*c.module).Forward(c.Get("x"), c.Get("mask"));
+       }},
+  };
+  return layers;
+}
+
+// Returns the module of a case, or null.
+std::unique_ptr<Module> MakeModule(const json& c) {
+  const json& o = c["options"];
+  if (c["op"] == "RMSNorm")
+    return std::make_unique<nn::RmsNorm>(ShapeOf(c["inputs"]["x"])[1], 1e-5);
+  if (c["op"] == "Sequential") {
+    auto model = std::make_unique<nn::Sequential>();
+    const int64_t in = o["in"], between = o["between"];
+    model->Add<nn::Linear>(in, between, nn::DefaultInit(in)).Add<nn::GELU>();
+    model->Add<nn::LayerNorm>(between, 1e-5);
+    model->Add<nn::Linear>(between, 2, nn::DefaultInit(between));
+    return model;
+  }
+  if (c["op"] == "MultiheadAttention") {
+    return std::make_unique<nn::MultiheadAttention>(6, 2, 0, o["bias"]);
+  }
+  if (c["op"] != "TransformerEncoder") return nullptr;
+  const nn::TransformerEncoderOptions options = {
+      .d_model = 4,
+      .nhead = 2,
+      .dim_feedforward = 6,
+      .activation = o["activation"] == "gelu" ? ActivationKind::kGelu : ActivationKind::kRelu,
+      .norm_first = o["norm_first"],
+      .final_norm = o["final_norm"]};
+  if (o.contains("layer")) return std::make_unique<nn::TransformerEncoderLayer>(options);
+  return std::make_unique<nn::TransformerEncoder>(options, 2);
+}
+
+// Expects errors of at most `limit`, relative to 1 + the largest number.
+void ExpectClose(const Tensor& got, const json& stored, double limit, const std::string& what) {
+  ASSERT_TRUE(got.defined()) << what;
+  ASSERT_EQ(got.shape(), ShapeOf(stored)) << what;
+  const std::vector<double> values = got.To(Device{}).To(DType::kF64).ToVector<double>();
+  const std::vector<double> expected = NumbersOf(stored);
+  double largest = 0;
+  for (const double e : expected) largest = std::max(largest, std::abs(e));
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_NEAR(values[i], expected[i], limit * (1 + largest)) << what << " " << i;
+  }
+}
+
+void RunCase(const json& c, DType dtype, double limit) {
+  const std::string op = c["op"];
+  SCOPED_TRACE(op + " " + c["options"].dump() + " in " + ToString(dtype));
+  const Device device = CheckedDevice();
+  const auto loss = Losses().find(op);
+  const Function& function = loss != Losses().end() ? loss->second : Layers().at(op);
+  Call call{.options = c["options"], .x = {}};
+  NamedTensorMap inputs;
+  for (const auto& [name, stored] : c["inputs"].items()) {
+    inputs[name] = TensorOf(stored, dtype).To(device).SetRequiresGrad(true);
+    call.x[name] = inputs[name];
+  }
+  for (const auto& [name, stored] : c["constants"].items()) {
+    const bool is_integer = (name == "target" && (op == "nll_loss" || op == "cross_entropy")) ||
+                            name == "mask" || name == "y";
+    call.x[name] = TensorOf(stored, is_integer ? DType::kI64 : dtype).To(device);
+  }
+  const std::unique_ptr<Module> module = MakeModule(c);
+  if (module != nullptr) {
+    StateDict state;
+    for (const auto& [name, stored] : c["parameters"].items()) {
+      state.Add(name, TensorOf(stored, DType::kF32));
+    }
+    LoadModuleState(*module, state);  // strict: PyTorch's names
+    module->To(device);
+    module->SetComputeDType(dtype);
+    call.module = module.get();
+  }
+  const Tensor output = function(call);
+  ExpectClose(output, c["output"], limit, "output");
+  Backward(output, TensorOf(c["grad_output"], output.dtype()).To(device));
+  for (const auto& [name, input] : inputs) {
+    ExpectClose(input.grad(), c["grads"][name], limit, "gradient of " + name);
+  }
+  if (module == nullptr) return;
+  for (const Parameter& p : module->Parameters()) {
+    ExpectClose(p.tensor.grad(), c["parameter_grads"][p.name], limit, "gradient of " + p.name);
+  }
+}
+
+class Modules : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_F(Modules, EqualPyTorchInFloat32) {
+  for (const json& c : Golden()["cases"]) RunCase(c, DType::kF32, 1e-5);
+}
+
+TEST_F(Modules, EqualPyTorchInBFloat16) {
+  // These ops have no kernels for bfloat16 on the host.
+  const std::vector<std::string> float32_on_host = {"Softmax", "LogSoftmax"};
+  for (const json& c : Golden()["cases"]) {
+    if (CheckedDevice().is_cpu() &&
+        std::ranges::count(float32_on_host, c["op"].get<std::string>()) > 0)
+      continue;
+    RunCase(c, DType::kBF16, Losses().contains(c["op"]) ? 0.005 : 0.03);
+  }
+}
+
+TEST_F(Modules, LossesInFloat64) {
+  if (!CheckedDevice().is_cpu()) GTEST_SKIP() << "float64 works on the CPU only";
+  for (const json& c : Golden()["cases"]) {
+    if (Losses().contains(c["op"])) RunCase(c, DType::kF64, 1e-6);  // the numbers have 7 digits
+  }
+}
+
+// Padding may lie anywhere, and a mask of ones means the same as no mask.
+TEST_F(Modules, PackingTakesAndReturnsTokens) {
+  const Tensor mask = Tensor::FromVector<int32_t>({0, 1, 1, 1, 1, 0}, {2, 3}).To(CheckedDevice());
+  const nn::Packing packing(mask, CheckedDevice());
+  EXPECT_EQ(packing.num_tokens(), 4);
+  EXPECT_EQ(packing.context().sequences.cu_seqlens.ToVector<int32_t>(),
+            (std::vector<int32_t>{0, 2, 4}));
+  EXPECT_EQ(packing.context().sequences.max_seqlen, 2);
+  const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {2, 3, 1}).To(CheckedDevice());
+  EXPECT_EQ(packing.Pack(x).ToVector<float>(), (std::vector<float>{2, 3, 4, 5}));
+  EXPECT_EQ(packing.Unpack(packing.Pack(x)).ToVector<float>(),
+            (std::vector<float>{0, 2, 3, 4, 5, 0}));
+  const nn::Packing full(2, 3, CheckedDevice());
+  EXPECT_EQ(full.Unpack(full.Pack(x)).ToVector<float>(), x.ToVector<float>());
+}
+
+// Dropout's masks depend on seed, step and place, and eval has none.
+TEST_F(Modules, EncodersDropByTheContext) {
+  for (const bool norm_first : {false, true}) {
+    nn::TransformerEncoder encoder(
+        {.d_model = 8, .nhead = 2, .dim_feedforward = 16, .dropout = 0.5, .norm_first = norm_first},
+        2);
+    encoder.Initialize(1);
+    encoder.To(CheckedDevice());
+    const nn::Packing packing(2, 3, CheckedDevice());
+    std::vector<float> numbers(6 * 8);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
+    const Tensor x = Tensor::FromVector(numbers, {6, 8}).To(CheckedDevice());
+    const auto run = [&](bool training, uint32_t step) {
+      nn::ForwardContext context = packing.context();
+      context.training = training;
+      context.seed = 5;
+      context.step = step;
+      return encoder.Forward(x, context).ToVector<float>();
+    };
+    EXPECT_EQ(run(true, 1), run(true, 1));
+    EXPECT_NE(run(true, 1), run(true, 2));
+    EXPECT_NE(run(true, 1), run(false, 1));
+    EXPECT_EQ(run(false, 1), run(false, 2));
+  }
+}
+
+std::string MessageOf(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.message();
+  }
+  return "no error";
+}
+
+TEST_F(Modules, ErrorsNameWhatDoesNotFit) {
+  const Tensor a = Tensor::Zeros({2, 3}), b = Tensor::Zeros({3, 2});
+  const Tensor labels = Tensor::FromVector<int64_t>({0, 7});
+  EXPECT_EQ(MessageOf([&] { nn::L1Loss(a, b); }),
+            "[l1_loss] expected inputs of one shape but got [2, 3] and [3, 2]");
+  EXPECT_EQ(MessageOf([&] { nn::MseLoss(a, a.To(DType::kF64)); }),
+            "[mse_loss] expected inputs of one floating dtype but got float32 and float64");
+  EXPECT_EQ(MessageOf([&] { nn::NllLoss(a, labels); }), "[nll_loss] target[1] is 7, not in [0, 3)");
+  EXPECT_EQ(MessageOf([&] { nn::CrossEntropy(a, labels.Slice(0, 1)); }),
+            "[cross_entropy] target must have shape [2] int64 but has [1] int64");
+  EXPECT_EQ(MessageOf([&] { nn::CrossEntropy(a, labels, {.weight = Tensor::Zeros({2})}); }),
+            "[cross_entropy] weight must have shape [3] but has [2]");
+  EXPECT_EQ(MessageOf([&] { nn::L1Loss(a, a, Reduction::kBatchMean); }),
+            "[l1_loss] there is no kBatchMean; use kMean, kSum or kNone");
+  EXPECT_EQ(MessageOf([&] {
+              nn::CosineEmbeddingLoss(a, a, Tensor::FromVector<float>({1, 0}));
+            }),
+            "[cosine_embedding_loss] y must be 1 or -1 but y[1] is 0");
+  EXPECT_EQ(MessageOf([&] { nn::TripletMarginLoss(a, a, a, {.p = 3}); }),
+            "[triplet_margin_loss] p must be 1 or 2 but is 3");
+  EXPECT_EQ(MessageOf([&] { nn::MultiheadAttention(6, 4); }),
+            "[multihead_attention] embed_dim must be a multiple of num_heads but is 6 for 4 heads");
+  EXPECT_EQ(MessageOf([&] {
+              nn::Packing(Tensor::Zeros({2, 3}, DType::kI32));
+            }),
+            "[packing] sequence 0 of the attention_mask has no token");
+  EXPECT_EQ(MessageOf([&] { const nn::Packing packing(a); }),
+            "[packing] attention_mask must have an integer or bool dtype but has float32");
+  EXPECT_EQ(MessageOf([&] { nn::Flatten(2).Forward(a); }),
+            "[flatten] dimensions 2 to -1 do not fit shape [2, 3]");
+  const nn::ModuleList<nn::ReLU> list;
+  EXPECT_EQ(MessageOf([&] { list[0]; }), "[module_list] expected an index in [0, 0) but got 0");
+}
+
+TEST_F(Modules, LossesOfNothing) {
+  const Tensor logits = Tensor::Zeros({2, 3}).SetRequiresGrad(true);
+  const Tensor ignored = Tensor::FromVector<int64_t>({-100, -100});
+  EXPECT_TRUE(std::isnan(nn::NllLoss(logits, ignored).Item()));
+  EXPECT_TRUE(std::isnan(nn::CrossEntropy(logits, ignored, {.label_smoothing = 0.1}).Item()));
+  EXPECT_EQ(nn::CrossEntropy(logits, ignored, {.reduction = Reduction::kSum}).Item(), 0);
+  EXPECT_EQ(nn::NllLoss(logits, ignored, {.reduction = Reduction::kNone}).ToVector<float>(),
+            (std::vector<float>{0, 0}));
+  EXPECT_TRUE(std::isnan(nn::MseLoss(Tensor::Zeros({0, 3}), Tensor::Zeros({0, 3})).Item()));
+}
+
+TEST_F(Modules, ContainersNameTheirModulesByNumber) {
+  nn::Sequential model(std::make_shared<nn::Linear>(2, 3, nn::DefaultInit(2)),
+                       std::make_shared<nn::ReLU>());
+  nn::ModuleList<nn::Linear> list;
+  list.Add(2, 3, nn::DefaultInit(2)).Add(3, 1, nn::DefaultInit(3), ActivationKind::kNone, false);
+  std::vector<std::string> names;
+  for (const Parameter& p : list.Parameters()) names.push_back(p.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"0.weight", "0.bias", "1.weight"}));
+  EXPECT_EQ(list.size(), 2);
+  EXPECT_EQ(model.Parameters()[1].name, "0.bias");
+  model.Train();
+  EXPECT_TRUE(model.training());
+}
+
+}  // namespace
+}  // namespace lathe
