@@ -53,36 +53,84 @@ WalkDims MergedDims(const Shape& shape, const Shape& a_strides, const Shape& b_s
   return dims;
 }
 
+namespace {
+
+// Adds the elements of `in`, operand a of the walk, to `sums`, operand b. Each sum's additions have
+// the order of the elements.
+template <typename T, typename Sum>
+void AddAll(const T* in, Sum* sums, const WalkDims& dims) {
+  const int last = dims.count - 1;
+  const int64_t n = dims.count == 0 ? 1 : dims.sizes[last];
+  int64_t at[kMaxWalkDims] = {};
+  for (;;) {
+    if (dims.count == 0 || dims.b_strides[last] == 0) {
+      Sum sum = *sums;
+      for (int64_t i = 0; i < n; ++i) sum += cpu::Load(in[i]);
+      *sums = sum;
+    } else {
+      for (int64_t i = 0; i < n; ++i) sums[i] += cpu::Load(in[i]);
+    }
+    int d = last - 1;
+    for (; d >= 0; --d) {
+      in += dims.a_strides[d];
+      sums += dims.b_strides[d];
+      if (++at[d] < dims.sizes[d]) break;
+      in -= dims.a_strides[d] * at[d];
+      sums -= dims.b_strides[d] * at[d];
+      at[d] = 0;
+    }
+    if (d < 0) return;
+  }
+}
+
+// Does the same on several threads. Each has its own sums: they divide the largest dimension that
+// is not summed over. So the result does not depend on the number of threads.
+template <typename T, typename Sum>
+void AddAllOnThreads(const T* in, Sum* sums, const WalkDims& dims) {
+  constexpr int64_t kParallelSize = 16384, kParts = 16;
+  int64_t places = 1;
+  int divided = -1;
+  for (int d = 0; d < dims.count; ++d) {
+    places *= dims.sizes[d];
+    const bool is_kept = dims.b_strides[d] != 0;
+    if (is_kept && (divided < 0 || dims.sizes[d] > dims.sizes[divided])) divided = d;
+  }
+  if (places == 0) return;
+  if (divided < 0 || places <= kParallelSize) return AddAll(in, sums, dims);
+  const int64_t size = dims.sizes[divided], parts = std::min(size, kParts);
+#pragma omp parallel for schedule(static)
+  for (int64_t p = 0; p < parts; ++p) {
+    const int64_t begin = size * p / parts;
+    WalkDims part = dims;
+    part.sizes[divided] = size * (p + 1) / parts - begin;
+    AddAll(in + begin * dims.a_strides[divided], sums + begin * dims.b_strides[divided], part);
+  }
+}
+
+}  // namespace
+
 Tensor SumToShape(const Tensor& t, const Shape& shape) {
   if (t.shape() == shape) return t;
   Check(BroadcastShape("sum_to_shape", t.shape(), shape) == t.shape(), "sum_to_shape", "shape ",
         t.shape(), " was not broadcast from ", shape);
-  const Shape strides = BroadcastStrides(shape, t.shape());
+  const WalkDims dims = MergedDims(t.shape(), BroadcastStrides(t.shape(), t.shape()),
+                                   BroadcastStrides(shape, t.shape()));
   if (!t.device().is_cpu()) {
     Tensor sums = Tensor::Empty(shape, t.dtype(), t.device());
-    DeviceKernels<ReduceKernels>().sum(
-        sums.raw_data(), t.raw_data(), t.dtype(),
-        MergedDims(t.shape(), BroadcastStrides(t.shape(), t.shape()), strides));
+    DeviceKernels<ReduceKernels>().sum(sums.raw_data(), t.raw_data(), t.dtype(), dims);
     return sums;
   }
-  Tensor out = Tensor::Zeros(shape, t.dtype(), t.device());
+  if (t.dtype() == DType::kBF16) {
+    const Tensor sums = Tensor::Zeros(shape);
+    AddAllOnThreads(t.data<BFloat16>(), sums.data<float>(), dims);
+    return sums.To(DType::kBF16);
+  }
+  const Tensor sums = Tensor::Zeros(shape, t.dtype());
   DispatchFloat(t.dtype(), "sum_to_shape", [&](auto tag) {
     using T = decltype(tag);
-    const T* in = t.data<T>();
-    T* sums = out.data<T>();
-    Shape index(t.shape().size(), 0);
-    int64_t at = 0;
-    for (int64_t i = 0, n = t.numel(); i < n; ++i) {
-      sums[at] += in[i];
-      for (int d = static_cast<int>(index.size()) - 1; d >= 0; --d) {
-        at += strides[d];
-        if (++index[d] < t.shape()[d]) break;
-        at -= strides[d] * index[d];
-        index[d] = 0;
-      }
-    }
+    AddAllOnThreads(t.data<T>(), sums.data<T>(), dims);
   });
-  return out;
+  return sums;
 }
 
 void AddInPlace(Tensor& target, const Tensor& other) {

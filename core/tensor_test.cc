@@ -154,5 +154,27 @@ TEST(Broadcast, SumToShape) {
   EXPECT_THROW(SumToShape(t, {2}), Error);
 }
 
+// Each sum has the order of the elements, on one thread or several. bfloat16 is rounded once.
+TEST(Broadcast, SumToShapeKeepsTheOrder) {
+  const Shape from = {30, 40, 50};
+  std::vector<float> values(static_cast<size_t>(NumElements(from)));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7919 % 1001) / 7;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Tensor x = Tensor::FromVector(values, from).To(dtype);
+    const std::vector<float> stored = x.To(DType::kF32).ToVector<float>();
+    for (const Shape& to : {Shape{}, Shape{50}, Shape{40, 1}, Shape{30, 1, 1}, Shape{30, 1, 50},
+                            Shape{1, 40, 50}, Shape{30, 40, 1}, Shape{1, 40, 1}}) {
+      const Shape strides = BroadcastStrides(to, from);
+      std::vector<float> sums(static_cast<size_t>(NumElements(to)), 0);
+      for (int64_t i = 0; i < x.numel(); ++i) {
+        sums[i / 2000 * strides[0] + i / 50 % 40 * strides[1] + i % 50 * strides[2]] += stored[i];
+      }
+      const Tensor expected = Tensor::FromVector(sums, to).To(dtype).To(DType::kF32);
+      EXPECT_EQ(SumToShape(x, to).To(DType::kF32).ToVector<float>(), expected.ToVector<float>())
+          << to;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe
