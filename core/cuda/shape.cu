@@ -1,7 +1,6 @@
 // Ops that move elements. ShapeKernels in core/kernels/shape_kernels.h describes them.
 #include <algorithm>
 
-#include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/launch.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/shape_kernels.h"
@@ -44,44 +43,6 @@ void CopyBlock(const void* in, int64_t in_stride, void* out, int64_t out_stride,
                           static_cast<const Unit*>(in), in_stride / n, static_cast<Unit*>(out),
                           out_stride / n, rows, columns / n);
            });
-}
-
-constexpr int kTile = 32, kTileRows = 8;
-
-// A block of (kTile, kTileRows) threads takes tiles of kTile by kTile elements.
-template <typename T>
-__global__ void TransposeKernel(const T* in, T* out, int64_t rows, int64_t columns) {
-  __shared__ T tile[kTile][kTile + 1];
-  const int64_t across = (columns + kTile - 1) / kTile, down = (rows + kTile - 1) / kTile;
-  for (int64_t t = blockIdx.x; t < across * down; t += gridDim.x) {
-    const int64_t row = t / across * kTile, column = t % across * kTile;
-    for (int r = threadIdx.y; r < kTile; r += kTileRows) {
-      if (row + r < rows && column + threadIdx.x < columns) {
-        tile[r][threadIdx.x] = in[(row + r) * columns + column + threadIdx.x];
-      }
-    }
-    __syncthreads();
-    for (int c = threadIdx.y; c < kTile; c += kTileRows) {
-      if (column + c < columns && row + threadIdx.x < rows) {
-        out[(column + c) * rows + row + threadIdx.x] = tile[threadIdx.x][c];
-      }
-    }
-    __syncthreads();
-  }
-}
-
-template <typename T>
-void TransposeOf(const void* in, void* out, int64_t rows, int64_t columns) {
-  const int64_t tiles = DivideUp(rows, kTile) * DivideUp(columns, kTile);
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(tiles, 1 << 20)));
-  LATHE_LAUNCH(TransposeKernel<T>, grid, dim3(kTile, kTileRows), 0, static_cast<const T*>(in),
-               static_cast<T*>(out), rows, columns);
-}
-
-void Transpose(const void* in, void* out, int64_t rows, int64_t columns, int64_t size) {
-  if (rows == 0 || columns == 0) return;
-  if (size == 4) return TransposeOf<uint32_t>(in, out, rows, columns);
-  TransposeOf<uint16_t>(in, out, rows, columns);
 }
 
 template <typename Unit, typename Index>
@@ -137,7 +98,7 @@ void ClearRows(const ClearRowsArgs& args) {
   });
 }
 
-const ShapeKernels table = {CopyBlock, Transpose, GatherRows, ClearRows};
+const ShapeKernels table = {CopyBlock, GatherRows, ClearRows};
 [[maybe_unused]] const bool registered = RegisterDeviceKernels(table);
 
 }  // namespace

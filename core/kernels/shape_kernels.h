@@ -20,8 +20,6 @@ struct ShapeKernels {
   // Copies [rows, columns] from a matrix of row stride in_stride to one of row stride out_stride.
   void (*copy_block)(const void* in, int64_t in_stride, void* out, int64_t out_stride, int64_t rows,
                      int64_t columns, int64_t size);
-  // Transposes in [rows, columns] to out [columns, rows].
-  void (*transpose)(const void* in, void* out, int64_t rows, int64_t columns, int64_t size);
   // out[i] = in[index[i]]: [count, columns] from [num_rows, columns]. The row is NaN if the index
   // (i32 or i64) is outside [0, num_rows).
   void (*gather_rows)(const void* in, const void* index, DType index_type, void* out, int64_t count,

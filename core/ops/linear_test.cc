@@ -11,6 +11,7 @@
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/shape.h"
+#include "lathe/core/ops/shaping/permute.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {

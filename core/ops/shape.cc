@@ -174,36 +174,6 @@ Tensor ConcatColumns(const std::vector<Tensor>& parts) {
   });
 }
 
-// y_ij = x_ji;  dx = dy transposed
-Tensor Transpose(const Tensor& x) {
-  Check(x.ndim() == 2, "transpose", "expected shape [R, C] but got ", x.shape());
-  const int64_t rows = x.dim(0), columns = x.dim(1);
-  const AllocationTag allocation_tag = AllocationTag::Op("transpose");
-  Tensor y = Tensor::Empty({columns, rows}, x.dtype(), x.device());
-  DispatchActivations(x, "transpose", [&](auto tag) {
-    using T = decltype(tag);
-    constexpr int64_t kTile = 32;  // both sides of a tile stay in the first-level cache
-    const T* in = x.data<T>();
-    T* out = y.data<T>();
-    if (!x.device().is_cpu()) {
-      return DeviceKernels<ShapeKernels>().transpose(in, out, rows, columns, sizeof(T));
-    }
-#pragma omp parallel for schedule(static) if (rows * columns > kParallelSize)
-    for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
-      for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
-        for (int64_t c = c0; c < std::min(c0 + kTile, columns); ++c) {
-          for (int64_t r = r0; r < std::min(r0 + kTile, rows); ++r) {
-            out[c * rows + r] = in[r * columns + c];
-          }
-        }
-      }
-    }
-  });
-  return Record("transpose", y, {x}, {}, [](BackwardContext& context) {
-    context.SetGrad(0, Transpose(context.grad_output()));
-  });
-}
-
 namespace {
 
 // Computes GatherRows on a device, where `index` lies, too.

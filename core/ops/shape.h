@@ -1,5 +1,6 @@
 // Ops that move elements and compute nothing, all differentiable. Tensors are float32 or bfloat16,
-// on the host also float64, on a device also float16.
+// on the host also float64, on a device also float16. More such ops, for any dimension and dtype,
+// are in core/ops/shaping/ and core/ops/indexing/.
 #pragma once
 
 #include <vector>
@@ -16,7 +17,6 @@ Tensor SliceRows(const Tensor& x, int64_t begin, int64_t end);  // [R, ...] -> [
 Tensor SliceColumns(const Tensor& x, int64_t begin, int64_t end);  // [R, C] -> [R, end-begin]
 Tensor ConcatRows(const std::vector<Tensor>& parts);               // [R_i, ...] -> [sum R_i, ...]
 Tensor ConcatColumns(const std::vector<Tensor>& parts);            // [R, C_i] -> [R, sum C_i]
-Tensor Transpose(const Tensor& x);                                 // [R, C] -> [C, R]
 
 // Returns the rows of x that `index` names, in the shape index.shape + x.shape[1:]. x: [R, ...],
 // index: int32 or int64. Throws for a number outside [0, R). If x and the index lie on a device,

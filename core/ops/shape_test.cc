@@ -57,11 +57,6 @@ TEST(ShapeOps, Copies) {
            .op = [](const Tensors& x) { return ConcatColumns(x); },
            .shapes = {{{9, 64}, {9, 32}}, {{3, 5}, {3, 2}}},
            .activations = {0, 1}});
-  CheckOp({.name = "transpose",
-           .op = [](const Tensors& x) { return Transpose(x[0]); },
-           .composed = nullptr,
-           .shapes = {{{2, 3}}, {{1, 4}}, {{0, 3}}, {{150, 130}}},
-           .activations = {0}});
 }
 
 TEST(ShapeOps, GatherRows) {
@@ -123,7 +118,6 @@ TEST(ShapeOps, IndexOutsideOnDevice) {
 
 TEST(ShapeOps, Values) {
   const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {2, 3});
-  EXPECT_EQ(Transpose(x).ToVector<float>(), (std::vector<float>{1, 4, 2, 5, 3, 6}));
   EXPECT_EQ(SliceColumns(x, 1, 3).ToVector<float>(), (std::vector<float>{2, 3, 5, 6}));
   EXPECT_EQ(ConcatColumns({x, x}).Slice(0, 1).ToVector<float>(),
             (std::vector<float>{1, 2, 3, 1, 2, 3}));
@@ -139,7 +133,6 @@ TEST(ShapeOps, Errors) {
   EXPECT_THROW(ConcatRows({x, Tensor::Zeros({2, 2})}), Error);
   EXPECT_THROW(ConcatRows({x, Tensor::Zeros({})}), Error);
   EXPECT_THROW(ConcatColumns({x, Tensor::Zeros({3, 3})}), Error);
-  EXPECT_THROW(Transpose(Tensor::Zeros({3})), Error);
   EXPECT_THROW(GatherRows(x, Tensor::Zeros({1})), Error);
   try {
     GatherRows(x, Tensor::FromVector<int64_t>({0, 2}));

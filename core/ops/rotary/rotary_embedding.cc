@@ -9,6 +9,7 @@
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/shape.h"
+#include "lathe/core/ops/shaping/permute.h"
 
 namespace lathe {
 namespace {

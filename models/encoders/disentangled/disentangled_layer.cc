@@ -10,6 +10,7 @@
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/linear.h"
 #include "lathe/core/ops/shape.h"
+#include "lathe/core/ops/shaping/permute.h"
 
 namespace lathe {
 
