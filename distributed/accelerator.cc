@@ -185,19 +185,32 @@ void Accelerator::PrepareModel(Module& model) {
   for (const Parameter& p : parameters) Broadcast(*group_, p.tensor);
 }
 
-void Accelerator::PrepareLoader(DataLoader& loader) {
+void Accelerator::PrepareLoader(Loader& loader) {
+  PrepareLoader(loader, use_distributed() ? loader.Facts() : NamedValues());
+}
+
+void Accelerator::PrepareLoader(TextLoader& loader) {
+  if (!use_distributed() || !loader.has_dataset()) {
+    PrepareLoader(static_cast<Loader&>(loader));
+  } else {
+    PrepareLoader(loader, DatasetDigests(loader.dataset()));
+  }
+}
+
+void Accelerator::PrepareLoader(Loader& loader, NamedValues data) {
   loader.Shard(process_index(), num_processes(), options_.split_batches, state_->passes);
+  loader.SetDevice(device_);
   if (!use_distributed()) return;
   const DataLoaderOptions& o = loader.options();
-  NamedValues values = DatasetDigests(loader.dataset());
-  values.insert(values.end(), {{"batch_size", std::to_string(o.batch_size)},
-                               {"shuffle", std::to_string(o.shuffle)},
-                               {"group_by_length", std::to_string(o.group_by_length)},
-                               {"even_tokens", std::to_string(o.even_tokens)},
-                               {"drop_last", std::to_string(o.drop_last)},
-                               {"data seed", std::to_string(o.seed)},
-                               {"epoch", std::to_string(loader.epoch())}});
-  CheckSame(values);
+  data.insert(data.end(), {{"batch_size", std::to_string(o.batch_size)},
+                           {"shuffle", std::to_string(o.shuffle)},
+                           {"group_by_length", std::to_string(o.group_by_length)},
+                           {"even_tokens", std::to_string(o.even_tokens)},
+                           {"drop_last", std::to_string(o.drop_last)},
+                           {"data seed", std::to_string(o.seed)},
+                           {"samples of the sampler", std::to_string(o.sampler.num_samples)},
+                           {"epoch", std::to_string(loader.epoch())}});
+  CheckSame(data);
 }
 
 void Accelerator::PrepareOptimizer(Optimizer& optimizer) {

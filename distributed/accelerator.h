@@ -17,6 +17,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -124,8 +125,12 @@ class Accelerator {
 
   // Runs the backward pass of a loss that is the mean over this rank's share of a batch. The
   // innermost prepared loader has just yielded that batch. Gradients become those of the mean over
-  // the whole batch, divided by gradient_accumulation_steps. The weight of a share is the number of
-  // its samples whose label counts. Without a prepared loader, all ranks have the same weight.
+  // the whole batch, divided by gradient_accumulation_steps. The loader knows the weight of a share
+  // (BatchShare::weight): the number of its samples whose label counts, or the sum of their weights
+  // (Dataset::Weight). Without a prepared loader, all ranks have the same weight.
+  // A weighted mean is divided by the sum of the weights in the share. If the loader does not know
+  // them, Backward(loss, weight) takes that sum. For the gradients of a sum over the whole batch,
+  // pass the mean over the share times BatchShare::global_weight.
   // Throws if prepared loaders are read side by side and this rank's shares of their batches
   // differ. Under Accumulate, gradients become those of the mean over all samples of the window,
   // once its last batch is there. This also holds for a short last window and for unequal batches.
@@ -291,7 +296,14 @@ class Accelerator {
   // Returns a copy of `loader` that begins with batch n of its next epoch. `loader` itself goes on
   // with the epoch after that. Skipped batches are not read or made. Throws on all ranks if
   // they don't pass the same n.
-  DataLoader SkipFirstBatches(DataLoader& loader, int64_t n);
+  template <std::derived_from<Loader> L>
+  L SkipFirstBatches(L& loader, int64_t n) {
+    CheckSame({{"batches to skip", std::to_string(n)}});
+    L rest = loader;
+    rest.SkipFirstBatches(n);
+    loader.SetEpoch(loader.epoch() + 1);
+    return rest;
+  }
 
   // Saves all prepared and registered objects, which must still live, in the new folder `dir`,
   // which all ranks see. It is there as a whole or not at all. Empty: the next automatic name
@@ -345,7 +357,8 @@ class Accelerator {
   int64_t gradient_accumulation_steps() const { return options_.gradient_accumulation_steps; }
   void set_gradient_accumulation_steps(int64_t steps);
   bool split_batches() const { return options_.split_batches; }
-  // Returns the device of prepared models. Batches stay on the host; models fetch what they need
+  // Returns the device of prepared models. Prepared loaders bring the tensors of a TensorBatch
+  // there. Packed batches and those of other types stay on the host; models fetch what they need
   // from them.
   Device device() const { return device_; }
   const ProcessEnvironment& environment() const;
@@ -378,7 +391,7 @@ class Accelerator {
   void PrepareOne(Object& object) {
     if constexpr (std::is_base_of_v<Module, Object>) {
       PrepareModel(object);
-    } else if constexpr (std::is_base_of_v<DataLoader, Object>) {
+    } else if constexpr (std::is_base_of_v<Loader, Object>) {
       PrepareLoader(object);
     } else if constexpr (std::is_base_of_v<Optimizer, Object>) {
       PrepareOptimizer(object);
@@ -389,7 +402,9 @@ class Accelerator {
     }
   }
   void PrepareModel(Module& model);
-  void PrepareLoader(DataLoader& loader);
+  void PrepareLoader(Loader& loader);
+  void PrepareLoader(TextLoader& loader);
+  void PrepareLoader(Loader& loader, NamedValues data);
   void PrepareOptimizer(Optimizer& optimizer);
   void PrepareScheduler(Scheduler& scheduler);
   Part PartOf(int64_t n) const;

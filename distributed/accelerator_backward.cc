@@ -86,9 +86,9 @@ void Accelerator::BackwardOfBatch(const Pass& pass) {
         "call Backward(loss, weight) outside of Accumulate; the weight is the number of "
         "samples behind the mean loss",
         [&](const State::Entry& a, const State::Entry& b) {
-          const double weight = a.batch->share->weight, other = b.batch->share->weight;
-          const double total = a.batch->share->global_weight;
-          const double other_total = b.batch->share->global_weight;
+          const double weight = a.batch->share.weight, other = b.batch->share.weight;
+          const double total = a.batch->share.global_weight;
+          const double other_total = b.batch->share.global_weight;
           if (!s.accumulating)
             return weight * other_total == other * total && (total > 0) == (other_total > 0);
           return weight == other && total == other_total && a.batches_left == b.batches_left;

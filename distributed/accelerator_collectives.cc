@@ -37,19 +37,20 @@ Tensor Accelerator::GatherForMetrics(const Tensor& tensor) {
   const LoaderPasses::Entry* pass = state_->pass();
   Check(pass != nullptr && pass->batch != nullptr, "gather_for_metrics",
         "call it inside a loop over a prepared loader");
-  Check(tensor.defined() && tensor.ndim() > 0 && tensor.dim(0) == pass->batch->size(),
-        "gather_for_metrics", "expected one row for each of the batch's ", pass->batch->size(),
-        " samples");
+  Check(tensor.defined() && tensor.ndim() > 0 && tensor.dim(0) == pass->batch->num_samples(),
+        "gather_for_metrics", "expected one row for each of the batch's ",
+        pass->batch->num_samples(), " samples");
   if (!use_distributed()) return tensor;
   state_->CheckOneBatch(
       "gather_for_metrics",
       "Gather the rows, and the batch's indices, which say to which samples they belong",
       [](const State::Entry& a, const State::Entry& b) {
-        return a.batch->sample_ids.ToVector<int32_t>() == b.batch->sample_ids.ToVector<int32_t>();
+        return a.batch->sample_ids == b.batch->sample_ids;
       });
-  const int64_t own = pass->batch->share->stand_in ? 0 : tensor.dim(0);
+  const int64_t own = pass->batch->share.stand_in ? 0 : tensor.dim(0);
   const Tensor rows = lathe::Gather(*group_, tensor.Slice(0, own)).To(Device{});
-  const Tensor places = lathe::Gather(*group_, pass->batch->sample_ids.Slice(0, own));
+  const Tensor places =
+      lathe::Gather(*group_, Tensor::FromVector(pass->batch->sample_ids).Slice(0, own));
   Tensor result = Tensor::Empty(rows.shape(), rows.dtype());
   for (int64_t i = 0; i < places.numel(); ++i) {
     const int64_t place = places.data<int32_t>()[i];
@@ -112,14 +113,6 @@ Accelerator::ProcessTurn Accelerator::LocalMainProcessFirst() {
   return ProcessTurn(
       *group_, state_->local_main,
       "turn/" + std::to_string(num_waits++) + "/of/" + std::to_string(state_->local_main));
-}
-
-DataLoader Accelerator::SkipFirstBatches(DataLoader& loader, int64_t n) {
-  CheckSame({{"batches to skip", std::to_string(n)}});
-  DataLoader rest = loader;
-  rest.SkipFirstBatches(n);
-  loader.SetEpoch(loader.epoch() + 1);
-  return rest;
 }
 
 }  // namespace lathe

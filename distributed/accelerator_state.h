@@ -92,10 +92,10 @@ struct Accelerator::State {
   // the number of batches that follow it.
   Share PresentShare(int world_size) const {
     const LoaderPasses::Entry* entry = pass();
-    if (entry == nullptr || entry->batch == nullptr || !entry->batch->share) {
+    if (entry == nullptr || entry->batch == nullptr) {
       return {1, static_cast<double>(world_size), INT64_MAX / 2};
     }
-    return {entry->batch->share->weight, entry->batch->share->global_weight, entry->batches_left};
+    return {entry->batch->share.weight, entry->batch->share.global_weight, entry->batches_left};
   }
 
   // Throws if it isn't clear to which batch a call belongs. With nested loops, it is the innermost

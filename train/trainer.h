@@ -259,7 +259,7 @@ class Trainer {
   OutputDir* out_;                    // null except on the main process
   std::optional<FolderClaim> claim_;  // this process's claim to out_
   SequenceClassifier& model_;
-  DataLoader loader_;
+  TextLoader loader_;
   std::unique_ptr<Optimizer> own_optimizer_;
   Optimizer& optimizer_;
   std::unique_ptr<Scheduler> scheduler_;

@@ -58,6 +58,20 @@ Batch Batch::Pack(const std::vector<std::vector<int32_t>>& sequences,
   return batch;
 }
 
+void SetBatchInfo(Batch& batch, const BatchInfo& info) {
+  batch.indices = info.indices;
+  batch.share = info.share;
+  batch.step = info.step;
+  const int64_t samples = info.num_samples(), each = samples == 0 ? 0 : batch.size() / samples;
+  if (each == 0 || each * samples != batch.size()) return;
+  std::vector<int32_t> ids;
+  ids.reserve(static_cast<size_t>(batch.size()));
+  for (const int32_t id : info.sample_ids) {
+    for (int64_t k = 0; k < each; ++k) ids.push_back(static_cast<int32_t>(each * id + k));
+  }
+  batch.sample_ids = Tensor::FromVector(ids);
+}
+
 void Batch::FillRowSamples(int32_t* rows) const {
   const auto starts = cu_seqlens.values<int32_t>(), samples = sample_ids.values<int32_t>();
   for (size_t b = 0; b < samples.size(); ++b) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lathe/core/tensor.h"
+#include "lathe/data/loading/batch_info.h"
 
 namespace lathe {
 
@@ -32,19 +33,8 @@ struct Batch {
   Tensor encoded = {};
   std::vector<int64_t> indices;  // [B] the place of each sample in the dataset; may be empty
   int64_t max_seqlen = 0;
-  // This rank's share of the global batch, which all ranks compute together. A DataLoader sets it.
-  // B and T above count this share only.
-  struct Share {
-    int64_t global_size = 0, global_num_tokens = 0;  // of all shares together
-    // What divides a mean loss: in this share and in all shares. It is the number of samples of a
-    // class other than kIgnoreIndex or, with weights of samples or classes, the sum of their
-    // weights.
-    double weight = 0, global_weight = 0;
-    // True if this share is empty. A sample of another rank's share then stands in for it, with
-    // weight 0. So this rank takes part in everything that the loop does, but its sample counts
-    // nowhere.
-    bool stand_in = false;
-  };
+  // B and T above count this rank's share of the global batch only. A DataLoader sets `share`.
+  using Share = BatchShare;
   std::optional<Share> share;  // not set by Pack and FromPadded
   // The number of the batch since training began; keys dropout. If -1, the model counts by itself.
   int64_t step = -1;
@@ -72,5 +62,10 @@ struct Batch {
   static Batch Pack(const std::vector<std::vector<int32_t>>& sequences,
                     const std::vector<std::vector<int32_t>>& token_types = {}, Tensor labels = {});
 };
+
+// Sets what a loader knows: indices, share, step and sample_ids. If the batch has k sequences for
+// each sample, those of the sample in place i get the sample_ids k * i to k * i + k - 1. If their
+// number is no multiple of the samples', sample_ids stay as they are.
+void SetBatchInfo(Batch& batch, const BatchInfo& info);
 
 }  // namespace lathe

@@ -212,7 +212,7 @@ TEST_P(DataLoaderTest, AnErrorReachesTheCallerInItsPlace) {
 
 TEST_P(DataLoaderTest, AnIteratorMayBeDroppedEarlyAndOutliveTheLoader) {
   for (int repeat = 0; repeat < 50; ++repeat) {
-    std::optional<DataLoader> loader(std::in_place, DatasetOfSize(200),
+    std::optional<TextLoader> loader(std::in_place, DatasetOfSize(200),
                                      DataLoaderOptions{.batch_size = 2, .prefetch = GetParam()});
     { auto unused = loader->begin(); }
     auto it = loader->begin();
@@ -246,7 +246,7 @@ TEST(ShardTest, EverySampleComesOnceWhateverTheNumberOfProcesses) {
         const int64_t batch_size = 1 + n % 7;
         if (drop_last && n < batch_size) continue;  // the loader refuses this
         const TokenizedDataset data = DatasetOfSize(n);
-        std::vector<DataLoader> loaders;
+        std::vector<TextLoader> loaders;
         for (int rank = 0; rank < world_size; ++rank) {
           loaders.emplace_back(data, DataLoaderOptions{.batch_size = batch_size,
                                                        .shuffle = true,
@@ -255,13 +255,13 @@ TEST(ShardTest, EverySampleComesOnceWhateverTheNumberOfProcesses) {
           loaders.back().Shard(rank, world_size, true, nullptr);
         }
         const Order order = SampleOrder(data, loaders[0].options(), 0);
-        std::vector<DataLoader::Iterator> batches;
-        for (DataLoader& loader : loaders) batches.push_back(loader.begin());
+        std::vector<TextLoader::Iterator> batches;
+        for (TextLoader& loader : loaders) batches.push_back(loader.begin());
         for (int64_t b = 0; b < loaders[0].size(); ++b) {
           const int64_t size = std::min(batch_size, n - b * batch_size);
           std::map<int32_t, int64_t> placed;
           double weight = 0;
-          for (DataLoader::Iterator& batch : batches) {
+          for (TextLoader::Iterator& batch : batches) {
             const Batch::Share& share = *batch->share;
             EXPECT_EQ(share.global_size, size);
             EXPECT_EQ(share.global_weight, static_cast<double>(size));
@@ -277,7 +277,7 @@ TEST(ShardTest, EverySampleComesOnceWhateverTheNumberOfProcesses) {
           ASSERT_EQ(std::ssize(placed), size);
           for (const auto& [place, index] : placed) EXPECT_EQ(index, order[b * batch_size + place]);
         }
-        for (const DataLoader::Iterator& batch : batches) EXPECT_TRUE(batch == loaders[0].end());
+        for (const TextLoader::Iterator& batch : batches) EXPECT_TRUE(batch == loaders[0].end());
       }
     }
   }
@@ -312,7 +312,7 @@ TEST(DataLoaderTest, GoesOnFromItsState) {
   };
   std::vector<Order> whole;
   std::vector<nlohmann::json> states;  // after each batch
-  DataLoader loader = make();
+  TextLoader loader = make();
   for (int epoch = 0; epoch < 2; ++epoch) {
     for (const Batch& batch : loader) {
       whole.push_back(batch.indices);
@@ -324,7 +324,7 @@ TEST(DataLoaderTest, GoesOnFromItsState) {
   EXPECT_EQ(states[1], (nlohmann::json{{"epoch", 0}, {"batches", 2}, {"samples", 8}}));
   EXPECT_EQ(states[2], (nlohmann::json{{"epoch", 1}, {"batches", 0}, {"samples", 0}}));
   for (size_t i = 0; i < whole.size(); ++i) {
-    DataLoader resumed = make();
+    TextLoader resumed = make();
     StateDict state;
     state.values = states[i];
     resumed.LoadStateDict(state);

@@ -30,7 +30,7 @@ std::string HintAboutDifference(const std::string& difference, const NamedSettin
          std::to_string(whole / num_processes) + anyway;
 }
 
-FittedPlace FitPlace(const lathe::StateDict& place, const DataLoader& loader) {
+FittedPlace FitPlace(const lathe::StateDict& place, const Loader& loader) {
   const auto epoch = place.Get<int64_t>("data_loader", "epoch");
   const auto samples = place.Get<int64_t>("data_loader", "samples");
   constexpr int64_t kMost = int64_t{1} << 39;

@@ -6,7 +6,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/checkpoint/state_dict.h"
-#include "lathe/data/datasets/data_loader.h"
+#include "lathe/data/loading/loader.h"
 #include "lathe/nn/module.h"
 #include "lathe/train/support/run_errors.h"
 
@@ -22,13 +22,13 @@ std::string HintAboutDifference(const std::string& difference, const NamedSettin
 
 // A place in the data that lies between two batches of a loader.
 struct FittedPlace {
-  lathe::StateDict state;  // for DataLoader::LoadStateDict
+  lathe::StateDict state;  // for Loader::LoadStateDict
   std::string note = {};   // for people: where the place was and is; empty if it has not moved
 };
 // Returns the place of another loader's state, moved to the end of the batch that it lies in. If no
 // batch of the epoch is left, it is the beginning of the next epoch. Throws DataLoss for a state
 // that is no loader's.
-FittedPlace FitPlace(const lathe::StateDict& place, const DataLoader& loader);
+FittedPlace FitPlace(const lathe::StateDict& place, const Loader& loader);
 
 // Returns the error of the checkpoint `path` whose state does not fit this training, with
 // `difference`, the text of FirstDifference.

@@ -1,0 +1,205 @@
+// Makes the BatchSource of a data set and a collate function.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/base/error.h"
+#include "lathe/data/loading/batch_source.h"
+#include "lathe/data/loading/dataset.h"
+#include "lathe/data/loading/tensor_batch.h"
+
+namespace lathe {
+
+// Stacks samples into a TensorBatch.
+struct DefaultCollate {
+  template <Stackable Sample>
+  auto operator()(std::vector<Sample> samples) const {
+    return StackSamples(std::move(samples));
+  }
+};
+
+template <typename Collate, AnyDataset D>
+using CollateResult =
+    std::remove_cvref_t<std::invoke_result_t<const Collate&, std::vector<SampleOf<D>>>>;
+// A function that makes a B of the samples of a D.
+template <typename Collate, typename B, typename D>
+concept CollatesTo = AnyDataset<D> && requires {
+  requires std::same_as<CollateResult<Collate, D>, B>;
+};
+
+// Throws the exception that is being handled again, as an Error whose message begins with `what`.
+[[noreturn]] void RethrowAbout(const std::string& what);
+// Throws it as an Error whose message ends with the numbers of the batch's samples.
+[[noreturn]] void RethrowAboutBatch(const BatchInfo& info);
+
+namespace dataset_source_internal {
+
+// Returns true if a collate function gave back no batch.
+template <typename B>
+bool IsNothing(const B& batch) {
+  if constexpr (requires { batch.tensors(); }) {
+    return std::any_of(batch.tensors().begin(), batch.tensors().end(),
+                       [](const Tensor& tensor) { return !tensor.defined(); });
+  } else if constexpr (std::same_as<B, Tensor>) {
+    return !batch.defined();
+  } else if constexpr (requires { batch.input_ids.defined(); }) {
+    return !batch.input_ids.defined();
+  } else if constexpr (requires { static_cast<bool>(batch); } && !std::is_arithmetic_v<B>) {
+    return !static_cast<bool>(batch);
+  } else if constexpr (requires {
+                         { batch.empty() } -> std::convertible_to<bool>;
+                       }) {
+    return batch.empty();
+  } else {
+    return false;
+  }
+}
+
+template <typename B, typename Sample, typename Collate>
+std::shared_ptr<const void> MakeBatch(const Collate& collate, std::vector<Sample> samples,
+                                      const BatchInfo& info) {
+  try {
+    auto batch = std::make_shared<B>(collate(std::move(samples)));
+    Check(!IsNothing(*batch), "collate", "the collate function returned nothing");
+    if constexpr (requires { SetBatchInfo(*batch, info); }) {
+      SetBatchInfo(*batch, info);
+    } else if constexpr (std::derived_from<B, BatchInfo>) {
+      static_cast<BatchInfo&>(*batch) = info;
+    }
+    return batch;
+  } catch (...) {
+    RethrowAboutBatch(info);
+  }
+}
+
+template <typename B, typename Sample, typename Collate>
+class DatasetSource : public BatchSource {
+ public:
+  DatasetSource(std::shared_ptr<const Dataset<Sample>> dataset, Collate collate)
+      : dataset_(std::move(dataset)), collate_(std::move(collate)), size_(dataset_->Size()) {
+    Check(size_ >= 0, "data_loader", "the data set's Size is ", size_);
+  }
+
+  int64_t size() const override { return size_; }
+  int64_t Length(int64_t i) const override {
+    const auto length = Try(i, "Length", [&] { return dataset_->Length(i); });
+    Check(length >= 0, "data_loader", "the length of sample ", i, " is ", length);
+    return length;
+  }
+  double Weight(std::span<const int64_t> indices) const override {
+    double sum = 0;
+    for (const int64_t i : indices) {
+      const double weight = Try(i, "Weight", [&] { return dataset_->Weight(i); });
+      Check(weight >= 0 && weight <= 1e12, "data_loader", "the weight of sample ", i,
+            " must be from 0 to 1e12 but is ", weight);
+      sum += weight;
+    }
+    return sum;
+  }
+  std::shared_ptr<const void> Make(const BatchInfo& info, const StreamSamples&) const override {
+    std::vector<Sample> samples;
+    samples.reserve(info.indices.size());
+    for (const int64_t i : info.indices)
+      samples.push_back(Try(i, "", [&] { return dataset_->Get(i); }));
+    return MakeBatch<B>(collate_, std::move(samples), info);
+  }
+  std::vector<std::pair<std::string, std::string>> Facts() const override {
+    return {{"dataset of size", std::to_string(size_)},
+            {"dataset with fingerprint", dataset_->Fingerprint()}};
+  }
+
+ private:
+  template <typename Body>
+  static auto Try(int64_t i, const std::string& what, Body body) -> decltype(body()) {
+    try {
+      return body();
+    } catch (...) {
+      RethrowAbout("[data_loader] " + (what.empty() ? what : what + " of ") + "sample " +
+                   std::to_string(i));
+    }
+  }
+
+  std::shared_ptr<const Dataset<Sample>> dataset_;
+  Collate collate_;
+  int64_t size_;
+};
+
+template <typename Sample>
+class SampleReader : public StreamReader {
+ public:
+  explicit SampleReader(std::function<std::optional<Sample>()> next) : next_(std::move(next)) {
+    Check(next_ != nullptr, "data_loader", "the stream's Start returned no function");
+  }
+  StreamSamples Read(int64_t n) override {
+    auto samples = std::make_shared<std::vector<Sample>>();
+    while (next_ && std::ssize(*samples) < n) {
+      try {
+        if (std::optional<Sample> sample = next_()) {
+          samples->push_back(*std::move(sample));
+          ++count_;
+        } else {
+          next_ = nullptr;
+        }
+      } catch (...) {
+        RethrowAbout("[data_loader] sample " + std::to_string(count_) + " of the stream");
+      }
+    }
+    return {.count = std::ssize(*samples), .samples = std::move(samples)};
+  }
+
+ private:
+  std::function<std::optional<Sample>()> next_;
+  int64_t count_ = 0;
+};
+
+template <typename B, typename Sample, typename Collate>
+class StreamSource : public BatchSource {
+ public:
+  StreamSource(std::shared_ptr<const IterableDataset<Sample>> dataset, Collate collate)
+      : dataset_(std::move(dataset)), collate_(std::move(collate)) {}
+
+  int64_t size() const override { return kStream; }
+  std::unique_ptr<StreamReader> Open(int64_t epoch) const override {
+    return std::make_unique<SampleReader<Sample>>(dataset_->Start(epoch));
+  }
+  std::shared_ptr<const void> Make(const BatchInfo& info,
+                                   const StreamSamples& read) const override {
+    auto& all = *static_cast<std::vector<Sample>*>(read.samples.get());
+    std::vector<Sample> samples;
+    samples.reserve(info.sample_ids.size());
+    for (const int32_t place : info.sample_ids)
+      samples.push_back(std::move(all[static_cast<size_t>(place)]));
+    return MakeBatch<B>(collate_, std::move(samples), info);
+  }
+
+ private:
+  std::shared_ptr<const IterableDataset<Sample>> dataset_;
+  Collate collate_;
+};
+
+}  // namespace dataset_source_internal
+
+// Returns a source of batches B, which are collate(std::vector<Sample>).
+template <typename B, AnyDataset D, typename Collate>
+std::shared_ptr<const BatchSource> MakeSource(D dataset, Collate collate) {
+  using Sample = SampleOf<D>;
+  if constexpr (IndexedDataset<D>) {
+    return std::make_shared<const dataset_source_internal::DatasetSource<B, Sample, Collate>>(
+        ShareDataset(std::move(dataset)), std::move(collate));
+  } else {
+    return std::make_shared<const dataset_source_internal::StreamSource<B, Sample, Collate>>(
+        ShareDataset(std::move(dataset)), std::move(collate));
+  }
+}
+
+}  // namespace lathe
