@@ -49,6 +49,7 @@ void FindForForeignFiles(const Library& library, Hdf5Library& h) {
   library.Find("H5Oclose", h.Oclose);
   library.Find("H5Oopen", h.Oopen);
   library.Find("H5PLset_loading_state", h.PLset_loading_state);
+  library.Find("H5Pget_chunk", h.Pget_chunk);
   library.Find("H5Pget_external_count", h.Pget_external_count);
   library.Find("H5Pget_filter2", h.Pget_filter2);
   library.Find("H5Pget_layout", h.Pget_layout);

@@ -35,6 +35,7 @@ struct Hdf5Library {
   decltype(&::H5Pset_create_intermediate_group) Pset_create_intermediate_group;
   decltype(&::H5Pset_file_locking) Pset_file_locking;
   decltype(&::H5Pset_driver) Pset_driver;
+  decltype(&::H5Pget_chunk) Pget_chunk;
   decltype(&::H5Pget_layout) Pget_layout;
   decltype(&::H5Pget_external_count) Pget_external_count;
   decltype(&::H5Pget_nfilters) Pget_nfilters;

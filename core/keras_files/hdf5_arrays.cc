@@ -161,10 +161,61 @@ bool IsPlain(hid_t dataset, const std::string& name) {
   return layout == H5D_CONTIGUOUS;
 }
 
+bool IsInChunks(hid_t dataset) {
+  const Handle options(Hdf5().Dget_create_plist(dataset), Hdf5().Pclose);
+  return Hdf5().Pget_layout(options.get()) == H5D_CHUNKED;
+}
+
+// Lists the chunks of an array.
+void FindChunks(hid_t dataset, Hdf5Array& array) {
+  const Handle options(Hdf5().Dget_create_plist(dataset), Hdf5().Pclose);
+  const std::string wrong = "the chunks of \"" + array.name + "\" can't be found";
+  const int filters = Checked(Hdf5().Pget_nfilters(options.get()), wrong);
+  for (int i = 0; i < filters; ++i) {
+    unsigned flags = 0, config = 0;
+    size_t values = 0;
+    array.filters.push_back(static_cast<uint64_t>(
+        Checked(Hdf5().Pget_filter2(options.get(), static_cast<unsigned>(i), &flags, &values,
+                                    nullptr, 0, nullptr, &config),
+                wrong)));
+  }
+  const auto rank = static_cast<int>(array.dims.size());
+  std::vector<hsize_t> sizes(array.dims.size());
+  if (Hdf5().Pget_chunk(options.get(), rank, sizes.data()) != rank) throw DataLoss(wrong);
+  array.chunk_dims.assign(sizes.begin(), sizes.end());
+  uint64_t count = 1;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) throw DataLoss(wrong);
+    const uint64_t blocks = array.dims[i] / sizes[i] + (array.dims[i] % sizes[i] != 0);
+    if (__builtin_mul_overflow(count, blocks, &count) || count > kMostHdf5Chunks) {
+      throw InvalidArgument(
+          "\"" + array.name + "\" has more than " + std::to_string(kMostHdf5Chunks) + " chunks",
+          "write it in larger chunks or without chunks, such as by h5repack");
+    }
+  }
+  std::vector<hsize_t> begin(sizes.size(), 0);
+  for (uint64_t n = 0; n < count; ++n) {
+    unsigned mask = 0;
+    haddr_t address = HADDR_UNDEF;
+    hsize_t size = 0;
+    Checked(Hdf5().Dget_chunk_info_by_coord(dataset, begin.data(), &mask, &address, &size), wrong);
+    if (address == HADDR_UNDEF || size == 0) {
+      throw InvalidArgument("\"" + array.name + "\" has rows that were never written");
+    }
+    array.chunks.push_back({.offset = address, .size = size, .skipped = mask});
+    for (size_t i = sizes.size(); i-- > 0;) {  // the next block, in row-major order
+      begin[i] += sizes[i];
+      if (begin[i] < array.dims[i]) break;
+      begin[i] = 0;
+    }
+  }
+}
+
 // Reads arrays and copies those that can't be used where they are.
 class Arrays {
  public:
-  Arrays(std::string_view bytes, int copies) : bytes_(bytes), copies_(copies) {}
+  Arrays(std::string_view bytes, int copies, bool keeps_chunks = false)
+      : bytes_(bytes), copies_(copies), keeps_chunks_(keeps_chunks) {}
 
   void Add(hid_t dataset, const std::string& name, bool has_model) {
     const Handle space(Hdf5().Dget_space(dataset), Hdf5().Sclose);
@@ -185,6 +236,11 @@ class Arrays {
       }
     }
     const bool is_plain = IsPlain(dataset, name);
+    if (keeps_chunks_ && IsInChunks(dataset)) {
+      if (elements > 0) FindChunks(dataset, array);
+      arrays_.push_back(std::move(array));
+      return;
+    }
     const haddr_t offset = is_plain ? Hdf5().Dget_offset(dataset) : HADDR_UNDEF;
     if (offset == HADDR_UNDEF) {
       Copy(dataset, type.get(), array, elements * item);
@@ -238,20 +294,30 @@ class Arrays {
 
   std::string_view bytes_;
   int copies_;
+  bool keeps_chunks_;
   uint64_t written_ = 0;
   std::vector<Hdf5Array> arrays_;
 };
 
 }  // namespace
 
-std::vector<Hdf5Array> FindHdf5Arrays(std::string_view bytes, int copies) {
+namespace {
+
+// Opens the file with these bytes.
+Handle OpenInMemory(std::string_view bytes) {
   Hdf5().Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // prints nothing
   Hdf5().PLset_loading_state(0);
   const Handle access(Hdf5().Pcreate(Hdf5().file_access), Hdf5().Pclose);
   UseMemoryDriver(access.get(), bytes);
   constexpr unsigned kReadOnly = 0;  // H5F_ACC_RDONLY, whose macro calls a function
   // HDF5 asks for the current folder unless the name is that of a file in the root.
-  const Handle file(Hdf5().Fopen("/file", kReadOnly, access.get()), Hdf5().Fclose);
+  return Handle(Hdf5().Fopen("/file", kReadOnly, access.get()), Hdf5().Fclose);
+}
+
+}  // namespace
+
+std::vector<Hdf5Array> FindHdf5Arrays(std::string_view bytes, int copies) {
+  const Handle file = OpenInMemory(bytes);
   Arrays arrays(bytes, copies);
   const Handle root(Hdf5().Gopen2(file.get(), "/", H5P_DEFAULT), Hdf5().Gclose);
   for (const std::string& layer : NamesOf(root.get(), "layer_names")) {
@@ -271,6 +337,59 @@ std::vector<Hdf5Array> FindHdf5Arrays(std::string_view bytes, int copies) {
   return arrays.Take();
 }
 
+namespace {
+
+herr_t AddName(hid_t, const char* name, const H5O_info_t* info, void* names) {
+  auto& all = *static_cast<std::vector<std::string>*>(names);
+  constexpr size_t kMostListed = 10;
+  if (info->type == H5O_TYPE_DATASET) all.push_back(name);
+  return all.size() < kMostListed ? 0 : 1;
+}
+
+// Returns the error for a name that the file lacks.
+Error HasNoArray(hid_t file, const std::string& name) {
+  std::vector<std::string> names;
+  Checked(Hdf5().Ovisit_by_name2(file, "/", H5_INDEX_NAME, H5_ITER_INC, AddName, &names,
+                                 H5O_INFO_BASIC, H5P_DEFAULT),
+          "its links are damaged");
+  std::string list;
+  for (const std::string& one : names) list += (list.empty() ? "" : ", ") + one;
+  return InvalidArgument("has no dataset \"" + name + "\"; it has " +
+                         (list.empty() ? "none" : list));
+}
+
+// Returns true if all parts of the path are there.
+bool Exists(hid_t file, const std::string& path) {
+  for (size_t end = 0; end < path.size(); ++end) {
+    end = std::min(path.find('/', end), path.size());
+    const std::string part = path.substr(0, end);
+    if (part.empty()) continue;
+    // The call fails if the part before is a dataset.
+    if (Hdf5().Lexists(file, part.c_str(), H5P_DEFAULT) <= 0) return false;
+  }
+  return !path.empty();
+}
+
+}  // namespace
+
+std::vector<Hdf5Array> FindHdf5Columns(std::string_view bytes, int copies,
+                                       const std::vector<std::string>& names) {
+  const Handle file = OpenInMemory(bytes);
+  Arrays arrays(bytes, copies, /*keeps_chunks=*/true);
+  for (const std::string& name : names) {
+    if (!Exists(file.get(), name)) throw HasNoArray(file.get(), name);
+    const Handle dataset = Open(file.get(), name);
+    if (Hdf5().Iget_type(dataset.get()) != H5I_DATASET)
+      throw InvalidArgument("\"" + name + "\" is a group and no dataset");
+    const Handle type(Hdf5().Dget_type(dataset.get()), Hdf5().Tclose);
+    const H5T_class_t kind = Hdf5().Tget_class(type.get());
+    if (kind != H5T_FLOAT && kind != H5T_INTEGER)
+      throw InvalidArgument("dataset \"" + name + "\" does not hold numbers");
+    arrays.Add(dataset.get(), name, /*has_model=*/false);
+  }
+  return arrays.Take();
+}
+
 // --- as bytes: numbers of 64 bits, and texts as their length and their bytes ---
 
 namespace {
@@ -283,6 +402,11 @@ void Put(std::string& bytes, const std::string& text) {
   bytes += text;
 }
 
+void Put(std::string& bytes, const std::vector<uint64_t>& numbers) {
+  Put(bytes, numbers.size());
+  for (const uint64_t number : numbers) Put(bytes, number);
+}
+
 std::string_view Get(std::string_view& bytes, uint64_t size) {
   if (size > bytes.size()) throw DataLoss("its reader's answer is cut off");
   const std::string_view taken = bytes.substr(0, size);
@@ -293,6 +417,11 @@ uint64_t GetNumber(std::string_view& bytes) {
   uint64_t number;
   std::memcpy(&number, Get(bytes, sizeof number).data(), sizeof number);
   return number;
+}
+std::vector<uint64_t> GetNumbers(std::string_view& bytes) {
+  std::vector<uint64_t> numbers;
+  for (uint64_t n = GetNumber(bytes); n > 0; --n) numbers.push_back(GetNumber(bytes));
+  return numbers;
 }
 std::string GetText(std::string_view& bytes) {
   const uint64_t size = GetNumber(bytes);
@@ -312,6 +441,14 @@ std::string Serialize(const std::vector<Hdf5Array>& arrays) {
     for (const uint64_t dim : array.dims) Put(bytes, dim);
     Put(bytes, array.is_copied);
     Put(bytes, array.offset);
+    Put(bytes, array.chunk_dims);
+    Put(bytes, array.filters);
+    Put(bytes, array.chunks.size());
+    for (const Hdf5Chunk& chunk : array.chunks) {
+      Put(bytes, chunk.offset);
+      Put(bytes, chunk.size);
+      Put(bytes, chunk.skipped);
+    }
   }
   return bytes;
 }
@@ -328,6 +465,14 @@ std::vector<Hdf5Array> Deserialize(std::string_view bytes) {
     }
     array.is_copied = GetNumber(bytes) != 0;
     array.offset = GetNumber(bytes);
+    array.chunk_dims = GetNumbers(bytes);
+    array.filters = GetNumbers(bytes);
+    for (uint64_t chunks = GetNumber(bytes); chunks > 0; --chunks) {
+      Hdf5Chunk& chunk = array.chunks.emplace_back();
+      chunk.offset = GetNumber(bytes);
+      chunk.size = GetNumber(bytes);
+      chunk.skipped = GetNumber(bytes);
+    }
   }
   if (!bytes.empty()) throw DataLoss("its reader's answer is too long");
   return arrays;

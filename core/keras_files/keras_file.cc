@@ -1,17 +1,12 @@
 #include "lathe/core/keras_files/keras_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include <absl/status/status.h>
 
-#include <cerrno>
 #include <cstdint>
 #include <set>
 #include <utility>
 
-#include "lathe/core/base/file.h"
-#include "lathe/core/checkpoint/libraries.h"
-#include "lathe/core/keras_files/confined_child.h"
+#include "lathe/core/keras_files/confined_hdf5.h"
 #include "lathe/core/keras_files/hdf5_arrays.h"
 #include "lathe/core/keras_files/tensorflow_names.h"
 #include "lathe/core/weight_files/shard_index.h"
@@ -19,77 +14,12 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kMemory = int64_t{1} << 30;  // of the child, beyond what this process has
-constexpr int64_t kMostRatio = 16;             // of compressed weights
-constexpr int64_t kBytesPerSecond = 10'000'000;
-constexpr int64_t kSeconds = 20;  // for a small file
-
-// A file in memory, for what the child copies.
-class MemoryFile {
- public:
-  MemoryFile() : fd_(memfd_create("weights", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
-    if (fd_ < 0) throw FileError("memory file", errno);
-  }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-  ~MemoryFile() { close(fd_); }
-  int fd() const { return fd_; }
-  // Maps what was written, which nobody can change any more.
-  std::shared_ptr<const MappedFile> Map() const {
-    if (fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
-      throw FileError("memory file", errno);
-    }
-    return std::make_shared<const MappedFile>("/proc/self/fd/" + std::to_string(fd_));
-  }
-
- private:
-  int fd_;
-};
-
-void WriteAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written <= 0) return;
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-}
-
-// Writes the arrays to the pipe, or why they can't be read. The first byte tells which.
-void Answer(std::string_view bytes, int copies, int pipe) {
-  std::string answer;
-  try {
-    answer = "+" + Serialize(FindHdf5Arrays(bytes, copies));
-  } catch (const Error& e) {
-    answer = "-" + e.message();
-  } catch (const std::exception&) {
-    answer = "-it takes too much memory";
-  }
-  WriteAll(pipe, answer);
-}
-
-// Returns the arrays that a confined child finds in the file.
-std::vector<Hdf5Array> FindConfined(const MappedFile& memory, const MemoryFile& copies,
-                                    const std::string& file) {
-  Hdf5();  // opened here, since the child can't
-  const auto size = static_cast<int64_t>(memory.size());
-  const ConfinedResult result =
-      RunConfined(file, copies.fd(),
-                  {.memory = kMemory,
-                   .written = kMostRatio * size + (int64_t{8} << 20),
-                   .seconds = kSeconds + size / kBytesPerSecond},
-                  [&](int pipe) { Answer(memory.bytes(), copies.fd(), pipe); });
-  if (!result.failure.empty()) {
-    throw BrokenWeights(file, "the process that read it " + result.failure);
-  }
-  if (!result.message.starts_with('+')) {
-    throw BrokenWeights(
-        file, result.message.empty() ? "its reader gave no answer" : result.message.substr(1));
-  }
-  try {
-    return Deserialize(std::string_view(result.message).substr(1));
-  } catch (const Error& error) {
-    throw BrokenWeights(file, error.message());
-  }
+std::vector<Hdf5Array> FindArrays(const MappedFile& memory, const MemoryFile& copies,
+                                  const std::string& file) try {
+  return FindConfined(memory, copies, file, FindHdf5Arrays);
+} catch (const Error& e) {
+  if (e.code() != absl::StatusCode::kDataLoss) throw;
+  throw BrokenWeights(file, e.message());
 }
 
 // Returns the array in the shape that PyTorch's model has, where only that tells it. Early versions
@@ -151,10 +81,8 @@ StoredArray ArrayOf(const Hdf5Array& found, VariableKind kind,
 
 StoredArrays ReadKerasFile(const std::string& file) {
   const auto memory = std::make_shared<const MappedFile>(file);
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  if (!memory->bytes().starts_with(kSignature)) throw BrokenWeights(file, "is no HDF5 file");
   const MemoryFile copies;
-  const std::vector<Hdf5Array> found = FindConfined(*memory, copies, file);
+  const std::vector<Hdf5Array> found = FindArrays(*memory, copies, file);
   const std::shared_ptr<const MappedFile> copied = copies.Map();
   StoredArrays arrays;
   for (const Hdf5Array& one : found) {

@@ -1,0 +1,87 @@
+#include "lathe/core/keras_files/confined_hdf5.h"
+
+#include <absl/status/status.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "lathe/core/base/file.h"
+#include "lathe/core/checkpoint/libraries.h"
+#include "lathe/core/keras_files/confined_child.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kMemory = int64_t{1} << 30;  // of the child, beyond what this process has
+constexpr int64_t kMostRatio = 16;             // of compressed numbers
+constexpr int64_t kBytesPerSecond = 10'000'000;
+constexpr int64_t kSeconds = 20;  // for a small file
+
+// The first byte of an answer.
+constexpr char kArrays = '+', kDamaged = '-', kRefused = '?';
+constexpr char kHint[] = "\nhint: ";  // between a refusal and its hint
+
+void WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written <= 0) return;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+}  // namespace
+
+MemoryFile::MemoryFile() : fd_(memfd_create("arrays", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+  if (fd_ < 0) throw FileError("memory file", errno);
+}
+
+MemoryFile::~MemoryFile() { close(fd_); }
+
+std::shared_ptr<const MappedFile> MemoryFile::Map() const {
+  if (fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
+    throw FileError("memory file", errno);
+  }
+  return std::make_shared<const MappedFile>("/proc/self/fd/" + std::to_string(fd_));
+}
+
+std::vector<Hdf5Array> FindConfined(
+    const MappedFile& memory, const MemoryFile& copies, const std::string& file,
+    const std::function<std::vector<Hdf5Array>(std::string_view bytes, int copies)>& find) {
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  if (!memory.bytes().starts_with(kSignature)) throw DataLoss("is no HDF5 file");
+  Hdf5();  // opened here, since the child can't
+  const auto size = static_cast<int64_t>(memory.size());
+  const auto answer = [&](int pipe) {
+    std::string text;
+    try {
+      text = kArrays + Serialize(find(memory.bytes(), copies.fd()));
+    } catch (const Error& e) {
+      const bool damaged = e.code() == absl::StatusCode::kDataLoss;
+      text = (damaged ? kDamaged : kRefused) + e.message();
+      if (!damaged && !e.hint().empty()) text += kHint + e.hint();
+    } catch (const std::exception&) {
+      text = kDamaged + std::string("it takes too much memory");
+    }
+    WriteAll(pipe, text);
+  };
+  const ConfinedResult result = RunConfined(file, copies.fd(),
+                                            {.memory = kMemory,
+                                             .written = kMostRatio * size + (int64_t{8} << 20),
+                                             .seconds = kSeconds + size / kBytesPerSecond},
+                                            answer);
+  if (!result.failure.empty()) throw DataLoss("the process that read it " + result.failure);
+  if (result.message.empty()) throw DataLoss("its reader gave no answer");
+  const std::string text = result.message.substr(1);
+  if (result.message[0] == kRefused) {
+    const size_t hint = text.find(kHint);
+    if (hint == std::string::npos) throw InvalidArgument(text);
+    throw InvalidArgument(text.substr(0, hint), text.substr(hint + sizeof kHint - 1));
+  }
+  if (result.message[0] != kArrays) throw DataLoss(text);
+  return Deserialize(text);
+}
+
+}  // namespace lathe
