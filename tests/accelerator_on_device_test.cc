@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/ops/losses.h"
+#include "lathe/data/loading/data_loader.h"
+#include "lathe/data/loading/tensor_dataset.h"
 #include "lathe/distributed/accelerator.h"
+#include "lathe/nn/layers.h"
 #include "lathe/optim/optimizer.h"
 #include "lathe/optim/schedules.h"
 #include "lathe/tests/check_op.h"
@@ -85,6 +90,47 @@ TEST_F(AcceleratorOnDevice, ItsLoop) {
   } else {
     ExpectNear(TrainingLoop(device_, "fp16"), on_cpu, 0.01);
   }
+}
+
+struct TwoLayers : Module {
+  TwoLayers()
+      : first(Register<nn::Linear>("first", 4, 8, Init::Normal(1), ActivationKind::kGelu)),
+        second(Register<nn::Linear>("second", 8, 3, Init::Normal(1))) {}
+  std::shared_ptr<nn::Linear> first, second;
+};
+
+// Runs the loop of any model and any data set. The loader brings the tensors to the device.
+Floats GeneralLoop(Device device) {
+  Accelerator accelerator({.device = device.is_cpu() ? "cpu" : "cuda"});
+  TwoLayers model;
+  model.Initialize(7);
+  SGD optimizer(model.Parameters(), {.lr = 0.1});
+  Tensor rows = Tensor::Empty({22, 4});
+  std::vector<int64_t> classes;
+  for (int64_t i = 0; i < rows.numel(); ++i)
+    rows.data<float>()[i] = std::sin(static_cast<float>(i));
+  for (int64_t i = 0; i < 22; ++i) classes.push_back(i * i % 3);
+  DataLoader train(TensorDataset(rows, Tensor::FromVector(classes)),
+                   {.batch_size = 4, .shuffle = true});
+  accelerator.Prepare(model, optimizer, train);
+  Floats losses;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (auto& [inputs, targets] : train) {
+      EXPECT_EQ(inputs.device(), device);
+      EXPECT_EQ(targets.device(), device);
+      const Tensor outputs = model.second->Forward(model.first->Forward(inputs));
+      accelerator.Backward(CrossEntropy(outputs, targets));
+      EXPECT_EQ(accelerator.GatherForMetrics(targets).device(), device);
+      optimizer.Step();
+      optimizer.ZeroGrad();
+      losses.push_back(static_cast<float>(accelerator.last_loss()));
+    }
+  }
+  return losses;
+}
+
+TEST_F(AcceleratorOnDevice, ALoopOverTensors) {
+  ExpectNear(GeneralLoop(device_), GeneralLoop({}), 1e-5);
 }
 
 TEST_F(AcceleratorOnDevice, SkipsWindowsThatOverflow) {

@@ -1,25 +1,22 @@
 // DataLoader: cuts a data set into batches. Their order is a function of (seed, epoch). Threads
 // prepare batches ahead of use.
 //
-//   TensorDataset data(inputs, targets);                       // tensor_dataset.h
+//   TensorDataset data(inputs, targets);                    // tensor_dataset.h
 //   DataLoader train(data, {.batch_size = 32, .shuffle = true});
 //   for (int epoch = 0; epoch < 3; ++epoch)
-//     for (const auto& [inputs, targets] : train) ...          // each begin() starts the next
-//     epoch
+//     for (const auto& [inputs, targets] : train) ...       // each begin() starts the next epoch
 //
 // The data set is any class that derives from Dataset<Sample> or IterableDataset<Sample>
 // (dataset.h). A collate function makes a batch of samples; its result is the type of batches:
 //
-//   DataLoader pairs(data, {.batch_size = 32}, [](std::vector<Pair> samples) { return Pack(...);
-//   });
+//   DataLoader pairs(data, {.batch_size = 32}, [](std::vector<Pair> all) { return Pack(all); });
 //
-// Without one, samples are stacked into a TensorBatch (collate.h). Packed text has its own
+// Without one, samples are stacked into a TensorBatch (tensor_batch.h). Packed text has its own
 // DataLoader<Batch> (data/datasets/data_loader.h).
 #pragma once
 
 #include <concepts>
 #include <cstddef>
-#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -42,7 +39,7 @@ class LoaderOf : public Loader {
   }
   // Stacks samples.
   template <AnyDataset D>
-  requires CollatesTo<DefaultCollate, B, D> LoaderOf(D dataset, DataLoaderOptions options)
+  LoaderOf(D dataset, DataLoaderOptions options) requires CollatesTo<DefaultCollate, B, D>
       : LoaderOf(std::move(dataset), std::move(options), DefaultCollate()) {}
 
   // A single-pass iterator: its copies share one epoch. ++ rethrows what went wrong while the batch
