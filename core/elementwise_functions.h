@@ -79,6 +79,49 @@ struct Relu {
   }
 };
 
+struct Neg {
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return -v;
+  }
+};
+struct Abs {
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return std::fabs(v);
+  }
+};
+struct Clamp {
+  double low, high;
+  template <typename T>
+  constexpr T operator()(T v) const {  // keeps a NaN
+    const T above = v < static_cast<T>(low) ? static_cast<T>(low) : v;
+    return above > static_cast<T>(high) ? static_cast<T>(high) : above;
+  }
+};
+struct PowScalar {
+  double exponent;
+  template <typename T>
+  constexpr T operator()(T v) const {
+    if (exponent == 2) return v * v;
+    return std::pow(v, static_cast<T>(exponent));
+  }
+};
+struct DivScalar {
+  double divisor;
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return v / static_cast<T>(divisor);
+  }
+};
+struct ScalarDiv {
+  double numerator;
+  template <typename T>
+  constexpr T operator()(T v) const {
+    return static_cast<T>(numerator) / v;
+  }
+};
+
 // --- functions of two elements ---
 
 struct Add {
@@ -103,6 +146,59 @@ struct Div {
   template <typename T>
   constexpr T operator()(T u, T v) const {
     return u / v;
+  }
+};
+
+struct Pow {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return std::pow(u, v);
+  }
+};
+struct Maximum {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u > v || u != u ? u : v;
+  }
+};
+struct Minimum {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u < v || u != u ? u : v;
+  }
+};
+// 1 where both are the same, NaN included, else 0.
+struct SameMask {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u == v || (u != u && v != v) ? 1 : 0;
+  }
+};
+
+// Derivatives of functions of two elements u and v, by which dy is multiplied. The larger of two
+// gets the gradient, and equal ones get half each. A NaN counts as larger and as smaller.
+struct LargerShare {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u == v ? T(0.5) : u < v ? T(0) : T(1);
+  }
+};
+struct SmallerShare {
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u == v ? T(0.5) : u > v ? T(0) : T(1);
+  }
+};
+struct PowBaseDerivative {  // v u^(v - 1)
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return v == 0 ? T(0) : v * std::pow(u, v - 1);
+  }
+};
+struct PowExponentDerivative {  // u^v ln u, and its limit 0 at u = 0
+  template <typename T>
+  constexpr T operator()(T u, T v) const {
+    return u == 0 && v >= 0 ? T(0) : std::pow(u, v) * std::log(u);
   }
 };
 
@@ -138,11 +234,36 @@ struct ReluGrad {
     return x <= 0 ? 0 : dy;
   }
 };
+struct AbsGrad {
+  template <typename T>
+  constexpr T operator()(T dy, T x) const {
+    return x > 0 ? dy : x < 0 ? -dy : 0;
+  }
+};
+struct ClampGrad {
+  double low, high;
+  template <typename T>
+  constexpr T operator()(T dy, T x) const {
+    return x >= static_cast<T>(low) && x <= static_cast<T>(high) ? dy : 0;
+  }
+};
+struct PowScalarGrad {
+  double exponent;
+  template <typename T>
+  constexpr T operator()(T dy, T x) const {
+    if (exponent == 0) return 0;
+    if (exponent == 2) return dy * 2 * x;
+    return dy * static_cast<T>(exponent) * std::pow(x, static_cast<T>(exponent - 1));
+  }
+};
 
 template <typename...>
 struct List {};
-using UnaryFunctions = List<Scale, AddScalar, Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Relu>;
+using UnaryFunctions = List<Scale, AddScalar, Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Relu, Neg, Abs,
+                            Clamp, PowScalar, DivScalar, ScalarDiv>;
 using BinaryFunctions =
-    List<Add, Sub, Mul, Div, SqrtGrad, TanhGrad, SigmoidGrad, ErfGrad, ReluGrad>;
+    List<Add, Sub, Mul, Div, Pow, Maximum, Minimum, SameMask, LargerShare, SmallerShare,
+         PowBaseDerivative, PowExponentDerivative, SqrtGrad, TanhGrad, SigmoidGrad, ErfGrad,
+         ReluGrad, AbsGrad, ClampGrad, PowScalarGrad>;
 
 }  // namespace lathe::functions

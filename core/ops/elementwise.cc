@@ -1,5 +1,7 @@
 #include "lathe/core/ops/elementwise.h"
 
+#include <cmath>
+
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/broadcast.h"
@@ -149,6 +151,50 @@ Tensor Div(const Tensor& a, const Tensor& b) {
                 });
 }
 
+// y = a^b;  da = dy b a^(b - 1),  db = dy y ln a
+Tensor Pow(const Tensor& base, const Tensor& exponent) {
+  Tensor y = Broadcast("pow", base, exponent, functions::Pow{});
+  return Record(
+      "pow", y, {base, exponent}, {base, exponent},
+      [a = base.Detach(), b = exponent.Detach()](BackwardContext& context) {
+        const Tensor& dy = context.grad_output();
+        if (context.NeedsInputGrad(0)) {
+          context.SetGrad(0, Mul(dy, Broadcast("pow", a, b, functions::PowBaseDerivative{})));
+        }
+        if (context.NeedsInputGrad(1)) {
+          context.SetGrad(1, Mul(dy, Broadcast("pow", a, b, functions::PowExponentDerivative{})));
+        }
+      });
+}
+
+namespace {
+
+// y = F(a, b), one of the two;  da = dy Share(a, b),  db = dy Share(b, a)
+template <typename F, typename Share>
+Tensor Choose(const char* op, const Tensor& a, const Tensor& b, F f, Share share) {
+  return Record(op, Broadcast(op, a, b, f), {a, b}, {a, b},
+                [op, share, a = a.Detach(), b = b.Detach()](BackwardContext& context) {
+                  const Tensor& dy = context.grad_output();
+                  if (context.NeedsInputGrad(0))
+                    context.SetGrad(0, Mul(dy, Broadcast(op, a, b, share)));
+                  if (context.NeedsInputGrad(1))
+                    context.SetGrad(1, Mul(dy, Broadcast(op, b, a, share)));
+                });
+}
+
+}  // namespace
+
+Tensor Maximum(const Tensor& a, const Tensor& b) {
+  return Choose("maximum", a, b, functions::Maximum{}, functions::LargerShare{});
+}
+Tensor Minimum(const Tensor& a, const Tensor& b) {
+  return Choose("minimum", a, b, functions::Minimum{}, functions::SmallerShare{});
+}
+
+Tensor SameMask(const Tensor& a, const Tensor& b) {
+  return Broadcast("same_mask", a, b, functions::SameMask{});
+}
+
 // y = c x;  dx = c dy
 Tensor Scale(const Tensor& x, double factor) {
   Tensor y = Map("scale", x, functions::Scale{factor});
@@ -217,6 +263,56 @@ Tensor Relu(const Tensor& x) {
   Tensor y = Map("relu", x, functions::Relu{});
   return Record("relu", y, {x}, {x}, [x = x.Detach()](BackwardContext& context) {
     context.SetGrad(0, Zip("relu", context.grad_output(), x, functions::ReluGrad{}));
+  });
+}
+
+// y = x / c;  dx = dy / c
+Tensor Div(const Tensor& x, double divisor) {
+  Tensor y = Map("div", x, functions::DivScalar{divisor});
+  return Record("div", y, {x}, {}, [divisor](BackwardContext& context) {
+    context.SetGrad(0, Div(context.grad_output(), divisor));
+  });
+}
+
+// y = c / x;  dx = -dy y / x
+Tensor Div(double numerator, const Tensor& x) {
+  Tensor y = Map("div", x, functions::ScalarDiv{numerator});
+  return Record("div", y, {x}, {x, y}, [x = x.Detach(), y = y.Detach()](BackwardContext& context) {
+    context.SetGrad(0, Neg(Div(Mul(context.grad_output(), y), x)));
+  });
+}
+
+// y = x^c;  dx = dy c x^(c - 1)
+Tensor Pow(const Tensor& base, double exponent) {
+  Tensor y = Map("pow", base, functions::PowScalar{exponent});
+  return Record("pow", y, {base}, {base}, [x = base.Detach(), exponent](BackwardContext& context) {
+    context.SetGrad(0, Zip("pow", context.grad_output(), x, functions::PowScalarGrad{exponent}));
+  });
+}
+
+// y = min(max(x, low), high);  dx = dy where low <= x <= high, else 0
+Tensor Clamp(const Tensor& x, const ClampOptions& options) {
+  const auto [low, high] = options;
+  Check(!std::isnan(low) && !std::isnan(high), "clamp", "min and max must be numbers but are ", low,
+        " and ", high);
+  Tensor y = Map("clamp", x, functions::Clamp{low, high});
+  return Record(
+      "clamp", y, {x}, {x}, [x = x.Detach(), low = low, high = high](BackwardContext& context) {
+        context.SetGrad(0, Zip("clamp", context.grad_output(), x, functions::ClampGrad{low, high}));
+      });
+}
+
+// y = -x;  dx = -dy
+Tensor Neg(const Tensor& x) {
+  return Record("neg", Map("neg", x, functions::Neg{}), {x}, {},
+                [](BackwardContext& context) { context.SetGrad(0, Neg(context.grad_output())); });
+}
+
+// y = |x|;  dx = dy sign x
+Tensor Abs(const Tensor& x) {
+  Tensor y = Map("abs", x, functions::Abs{});
+  return Record("abs", y, {x}, {x}, [x = x.Detach()](BackwardContext& context) {
+    context.SetGrad(0, Zip("abs", context.grad_output(), x, functions::AbsGrad{}));
   });
 }
 

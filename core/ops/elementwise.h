@@ -7,6 +7,8 @@
 //   Tensor y = Add(Mul(x, gain), bias);  // x: [T, H], gain: [T, 1], bias: [H]
 #pragma once
 
+#include <limits>
+
 #include "lathe/core/tensor.h"
 
 namespace lathe {
@@ -16,8 +18,31 @@ Tensor Sub(const Tensor& a, const Tensor& b);
 Tensor Mul(const Tensor& a, const Tensor& b);
 Tensor Div(const Tensor& a, const Tensor& b);
 
+Tensor Pow(const Tensor& base, const Tensor& exponent);
+// Return the larger and the smaller of two elements. If they are equal, each gets half of the
+// gradient, as in PyTorch.
+Tensor Maximum(const Tensor& a, const Tensor& b);
+Tensor Minimum(const Tensor& a, const Tensor& b);
+
 Tensor Scale(const Tensor& x, double factor);
 Tensor AddScalar(const Tensor& x, double value);
+Tensor Div(const Tensor& x, double divisor);
+Tensor Div(double numerator, const Tensor& x);
+Tensor Pow(const Tensor& base, double exponent);
+
+// The least and the largest value that Clamp keeps.
+struct ClampOptions {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+};
+// Returns min(max(x, options.min), options.max). The gradient passes where x lies between the
+// limits or on one. If min is larger than max, all elements become max. Throws if a limit is NaN.
+//
+//   Tensor y = Clamp(x, {.min = 0});
+Tensor Clamp(const Tensor& x, const ClampOptions& options);
+
+Tensor Neg(const Tensor& x);
+Tensor Abs(const Tensor& x);  // the derivative at 0 is 0
 
 Tensor Exp(const Tensor& x);
 Tensor Log(const Tensor& x);
@@ -26,5 +51,9 @@ Tensor Tanh(const Tensor& x);
 Tensor Sigmoid(const Tensor& x);
 Tensor Erf(const Tensor& x);
 Tensor Relu(const Tensor& x);  // the derivative at 0 is 0
+
+// Returns 1 where a and b are equal or both NaN, else 0, in their dtype. Has no gradient. It is for
+// gradients of ops that choose among elements.
+Tensor SameMask(const Tensor& a, const Tensor& b);
 
 }  // namespace lathe

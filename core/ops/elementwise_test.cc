@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -54,6 +55,24 @@ TEST(Elementwise, Binary) {
            .op = [](const Tensors& x) { return Div(x[0], x[1]); },
            .shapes = kBinary,
            .low = 0.5,
+           .activations = {0, 1},
+           .narrow_on_host = false});
+  CheckOp({.name = "pow",
+           .op = [](const Tensors& x) { return Pow(x[0], x[1]); },
+           .composed = [](const Tensors& x) { return Exp(Mul(x[1], Log(x[0]))); },
+           .shapes = kBinary,
+           .low = 0.5,
+           .extremes = false,  // the composed formula has no value at 0
+           .activations = {0, 1},
+           .narrow_on_host = false});
+  CheckOp({.name = "maximum",
+           .op = [](const Tensors& x) { return Maximum(x[0], x[1]); },
+           .shapes = kBinary,
+           .activations = {0, 1},
+           .narrow_on_host = false});
+  CheckOp({.name = "minimum",
+           .op = [](const Tensors& x) { return Minimum(x[0], x[1]); },
+           .shapes = kBinary,
            .activations = {0, 1},
            .narrow_on_host = false});
 }
@@ -108,6 +127,99 @@ TEST(Elementwise, Unary) {
            .shapes = kUnary,
            .activations = {0},
            .narrow_on_host = false});
+  CheckOp({.name = "neg",
+           .op = [](const Tensors& x) { return Neg(x[0]); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "abs",
+           .op = [](const Tensors& x) { return Abs(x[0]); },
+           .composed = [](const Tensors& x) { return Add(Relu(x[0]), Relu(Neg(x[0]))); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "clamp",
+           .op = [](const Tensors& x) { return Clamp(x[0], {.min = -0.7, .max = 1.1}); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "clamp_below",
+           .op = [](const Tensors& x) { return Clamp(x[0], {.min = 0.1}); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
+  for (const double exponent : {2.0, 3.0, -1.0, 1.0, 0.0}) {
+    CheckOp({.name = "pow_scalar",
+             .op = [=](const Tensors& x) { return Pow(x[0], exponent); },
+             .shapes = kUnary,
+             .low = exponent < 0 ? 0.5 : -2,
+             .nan_check = exponent != 0,  // x^0 is 1, whatever x is
+             .activations = {0},
+             .narrow_on_host = false});
+  }
+  CheckOp({.name = "pow_root",
+           .op = [](const Tensors& x) { return Pow(x[0], 0.5); },
+           .composed = [](const Tensors& x) { return Sqrt(x[0]); },
+           .shapes = kUnary,
+           .low = 0.5,
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "div_scalar",
+           .op = [](const Tensors& x) { return Div(x[0], 3.0); },
+           .shapes = kUnary,
+           .activations = {0},
+           .narrow_on_host = false});
+  CheckOp({.name = "scalar_div",
+           .op = [](const Tensors& x) { return Div(3.0, x[0]); },
+           .composed = [](const Tensors& x) { return Scale(Exp(Scale(Log(x[0]), -1)), 3); },
+           .shapes = kUnary,
+           .low = 0.5,
+           .activations = {0},
+           .narrow_on_host = false});
+}
+
+// Where both elements are equal each gets half of the gradient. Elsewhere, and for a NaN, PyTorch's
+// rules hold as well.
+TEST(Elementwise, Ties) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto gradients = [](auto op, const std::vector<float>& a, const std::vector<float>& b) {
+    Tensor x = Tensor::FromVector(a).SetRequiresGrad(true);
+    Tensor y = Tensor::FromVector(b).SetRequiresGrad(true);
+    Backward(op(x, y), Tensor::Full({x.dim(0)}, 2));
+    return std::pair(x.grad().ToVector<float>(), y.grad().ToVector<float>());
+  };
+  using Pair = std::pair<std::vector<float>, std::vector<float>>;
+  EXPECT_EQ(gradients(Maximum, {1, 2, 3, nan}, {1, 3, 2, 0}), Pair({1, 0, 2, 2}, {1, 2, 0, 2}));
+  EXPECT_EQ(gradients(Minimum, {1, 2, 3, nan}, {1, 3, 2, 0}), Pair({1, 2, 0, 2}, {1, 0, 2, 2}));
+  EXPECT_EQ(gradients(
+                [](const Tensor& x, const Tensor& y) {
+                  return Add(Clamp(x, {-1, 1}), Abs(y));
+                },
+                {-1, 1, 1.5, nan}, {0, 1, -1, 2}),
+            Pair({2, 2, 0, 0}, {0, 2, -2, 2}));
+  EXPECT_EQ(gradients([](const Tensor& x, const Tensor& y) { return Pow(x, y); }, {0, 0, 2, 1},
+                      {0, 2, 0, 3}),
+            Pair({0, 0, 0, 6}, {0, 0, 2 * std::log(2.0f), 0}));
+}
+
+TEST(Elementwise, NewValues) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor x = Tensor::FromVector<float>({-2, 0, 3, nan});
+  const auto same = [](const Tensor& y, const std::vector<float>& expected) {
+    const std::vector<float> values = y.ToVector<float>();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(values[i] == expected[i] || (std::isnan(values[i]) && std::isnan(expected[i])))
+          << i << ": " << values[i] << ", expected " << expected[i];
+    }
+  };
+  same(Abs(x), {2, 0, 3, nan});
+  same(Clamp(x, {.max = 1}), {-2, 0, 1, nan});
+  same(Clamp(x, {.min = 5, .max = 1}), {1, 1, 1, nan});
+  same(Pow(x, 3), {-8, 0, 27, nan});
+  same(Pow(x, 0), {1, 1, 1, 1});
+  same(Maximum(x, Tensor::FromVector<float>({1, nan, 1, 1})), {1, nan, 3, nan});
+  same(Minimum(x, Tensor::FromVector<float>({1, nan, 1, 1})), {-2, nan, 1, nan});
+  same(SameMask(x, Tensor::FromVector<float>({-2, 1, 3, nan})), {1, 0, 1, 1});
 }
 
 TEST(Elementwise, BroadcastValues) {
@@ -136,6 +248,11 @@ TEST(Elementwise, NarrowOnDevice) {
   const std::vector<std::function<Tensor(const Tensor&, const Tensor&)>> ops = {
       [](const Tensor& a, const Tensor&) { return Scale(a, 0.3); },
       [](const Tensor& a, const Tensor&) { return Relu(a); },
+      [](const Tensor& a, const Tensor&) { return Abs(a); },
+      [](const Tensor& a, const Tensor&) {
+        return Clamp(a, {-0.5, 0.5});
+      },
+      [](const Tensor& a, const Tensor& b) { return Maximum(a, b); },
       [](const Tensor& a, const Tensor& b) { return Sub(a, b); },
       [](const Tensor& a, const Tensor& b) { return Mul(b, a); }};
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
@@ -180,7 +297,7 @@ TEST(Elementwise, UnalignedAsAlignedOnDevice) {
       {"add", Add},
       {"sub", Sub},
       {"mul", Mul},
-      {"div", Div},
+      {"div", [](const Tensor& a, const Tensor& b) { return Div(a, b); }},
       {"scale", [](const Tensor& a, const Tensor&) { return Scale(a, 0.3); }},
       {"add_scalar", [](const Tensor& a, const Tensor&) { return AddScalar(a, 0.3); }},
       {"exp", [](const Tensor& a, const Tensor&) { return Exp(a); }},
@@ -189,7 +306,19 @@ TEST(Elementwise, UnalignedAsAlignedOnDevice) {
       {"tanh", [](const Tensor& a, const Tensor&) { return Tanh(a); }},
       {"sigmoid", [](const Tensor& a, const Tensor&) { return Sigmoid(a); }},
       {"erf", [](const Tensor& a, const Tensor&) { return Erf(a); }},
-      {"relu", [](const Tensor& a, const Tensor&) { return Relu(a); }}};
+      {"relu", [](const Tensor& a, const Tensor&) { return Relu(a); }},
+      {"pow", [](const Tensor& a, const Tensor& b) { return Pow(a, b); }},
+      {"maximum", Maximum},
+      {"minimum", Minimum},
+      {"neg", [](const Tensor& a, const Tensor&) { return Neg(a); }},
+      {"abs", [](const Tensor& a, const Tensor&) { return Abs(a); }},
+      {"clamp",
+       [](const Tensor& a, const Tensor&) {
+         return Clamp(a, {0.6, 1});
+       }},
+      {"pow_scalar", [](const Tensor& a, const Tensor&) { return Pow(a, 1.5); }},
+      {"div_scalar", [](const Tensor& a, const Tensor&) { return Div(a, 3.0); }},
+      {"scalar_div", [](const Tensor& a, const Tensor&) { return Div(3.0, a); }}};
   constexpr int64_t kN = 61;
   std::vector<float> values(kN + 8);
   for (size_t i = 0; i < values.size(); ++i) values[i] = 0.5f + 0.02f * static_cast<float>(i);
@@ -304,6 +433,8 @@ TEST(Elementwise, Errors) {
   EXPECT_THROW(Add(Tensor::Zeros({2}), Tensor::Zeros({2}, DType::kF64)), Error);
   EXPECT_THROW(Exp(Tensor::Zeros({2}, DType::kI64)), Error);
   EXPECT_THROW(Mul(Tensor::Zeros({2}), Tensor::Unallocated({2})), Error);
+  EXPECT_THROW(Maximum(Tensor::Zeros({2, 3}), Tensor::Zeros({2})), Error);
+  EXPECT_THROW(Clamp(Tensor::Zeros({2}), {.min = std::nan("")}), Error);
 }
 
 }  // namespace

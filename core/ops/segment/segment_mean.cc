@@ -1,7 +1,6 @@
 #include "lathe/core/ops/segment/segment_mean.h"
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
 #include "lathe/core/autograd.h"
@@ -9,6 +8,7 @@
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/linear.h"
+#include "lathe/core/ops/segment/check_segments.h"
 #include "lathe/core/ops/shape.h"
 
 namespace lathe {
@@ -16,19 +16,6 @@ namespace {
 
 constexpr const char* kOp = "segment_mean";
 constexpr int64_t kBlock = 64;  // columns that a thread adds up at a time
-
-void CheckInputs(const Tensor& x, const Tensor& cu_seqlens) {
-  Check(x.ndim() == 2, kOp, "x must have shape [T, C] but has ", x.shape());
-  Check(cu_seqlens.dtype() == DType::kI32 && cu_seqlens.ndim() == 1 && cu_seqlens.numel() >= 1, kOp,
-        "cu_seqlens must be int32 of shape [B + 1] but is ", ToString(cu_seqlens.dtype()),
-        " of shape ", cu_seqlens.shape());
-  CheckSameDevice(kOp, x.device(), {cu_seqlens});
-  if (!x.device().is_cpu()) return;
-  const std::span<const int32_t> cu = cu_seqlens.values<int32_t>();
-  Check(cu[0] == 0, kOp, "cu_seqlens must start with 0 but starts with ", cu[0]);
-  Check(std::ranges::is_sorted(cu), kOp, "cu_seqlens must not decrease");
-  Check(cu.back() <= x.dim(0), kOp, "the sequences have ", cu.back(), " rows but x has ", x.dim(0));
-}
 
 template <typename T>
 void Mean(T* y, const T* x, const SegmentArgs& args) {
@@ -70,7 +57,7 @@ void MeanGrad(T* dx, const T* dy, const SegmentArgs& args) {
 
 // y_b = sum_r x_r / length_b over the rows r of sequence b;  dx_r = dy_b / length_b
 Tensor SegmentMean(const Tensor& x, const Tensor& cu_seqlens) {
-  CheckInputs(x, cu_seqlens);
+  CheckSegments(kOp, x, cu_seqlens);
   const SegmentArgs args = {.cu_seqlens = cu_seqlens.data<int32_t>(),
                             .batch = cu_seqlens.numel() - 1,
                             .rows = x.dim(0),
