@@ -20,7 +20,6 @@ using losses::Wide;
 
 namespace {
 
-Tensor Abs(const Tensor& x) { return Add(Relu(x), Relu(Scale(x, -1))); }
 // The smaller and the larger of x and a number.
 Tensor AtMost(const Tensor& x, double limit) { return Sub(x, Relu(AddScalar(x, -limit))); }
 Tensor AtLeast(const Tensor& x, double limit) {
