@@ -20,6 +20,7 @@
 #include "lathe/core/ops/losses.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/core/ops/shape.h"
+#include "lathe/core/ops/shaping/permute.h"
 #include "lathe/data/datasets/device_batch.h"
 #include "lathe/nn/layers.h"
 #include "lathe/optim/optimizer.h"
