@@ -46,11 +46,23 @@ TEST_F(HubCliTest, OtherCommandsTakeNames) {
   ExpectError(Train({"--config_name", "owner/fresh", "--output_dir", "./owner//fresh/"}),
               "--output_dir is also the name of a model on the Hub", 2);
   EXPECT_FALSE(std::filesystem::exists("owner"));
-  // Only a folder goes before the Hub.
-  std::ofstream("file") << "no folder";
-  ExpectError(RunProgram("lathe", {"predict", "file", "good"}),
-              "file at " + hub_.url() + ": no such model");
-  std::filesystem::remove("file");
+}
+
+// A path such as bert/config.json could be a model's name, too.
+TEST_F(HubCliTest, FilesGoBeforeTheHub) {
+  std::filesystem::create_directories("bert");
+  for (const char* file : {"config.json", "vocab.txt"}) {
+    std::filesystem::copy_file(Path(std::string("model/") + file), std::string("bert/") + file);
+  }
+  const RunResult run = Train({"--config_name", "bert/config.json", "--max_steps", "1"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  ExpectError(RunProgram("lathe", {"predict", "bert/config.json", "good"}),
+              "bert/config.json: is a file, not a model's folder");
+  ExpectError(Train({"--model_name_or_path", "bert/config.json"}),
+              "bert/config.json: is a file, not a model's folder");
+  ExpectError(Train({"--tokenizer_name", "bert/config.json"}), "bert/config.json");
+  std::filesystem::remove_all("bert");
+  EXPECT_TRUE(hub_.requests().empty());
 }
 
 TEST_F(HubCliTest, ReadsTheColumnsOfTheTrainingByName) {
@@ -104,16 +116,12 @@ TEST_F(HubCliTest, ReadsTheColumnsOfTheTrainingByName) {
   EXPECT_EQ(hub_.Count("HEAD", "owner/other/resolve/" + std::string(40, '1') + "/data_columns"), 1);
 }
 
-// A model's card names the model on the Hub, though a file has the same name here.
-TEST_F(HubCliTest, AFileOfTheSameNameIsNotTheModelOfTheCard) {
+TEST_F(HubCliTest, ACardNamesTheModelOnTheHub) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   AddFolder("owner/trained", "out");
-  std::filesystem::create_directories("owner");
-  std::ofstream("owner/trained") << "no folder";
   const RunResult run = Train({"--model_name_or_path", "owner/trained", "--config_name",
                                "owner/trained", "--tokenizer_name", "owner/trained", "--output_dir",
                                Path("again"), "--max_steps", "1"});
-  std::filesystem::remove_all("owner");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   const std::string card = Read("again/README.md");
   for (const char* part : {"\nbase_model: owner/trained\n", "\n- config_name: owner/trained\n",

@@ -32,8 +32,7 @@ bool IsModelName(const std::string& text) {
 
 bool IsLocalPath(const std::string& name_or_path) {
   std::error_code code;
-  return IsModelName(name_or_path) ? std::filesystem::is_directory(name_or_path, code)
-                                   : std::filesystem::exists(name_or_path, code);
+  return std::filesystem::exists(name_or_path, code);
 }
 
 bool IsCommit(const std::string& text) {

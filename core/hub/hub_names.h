@@ -9,8 +9,7 @@ namespace lathe {
 // models. Each part has letters, digits, "-", "_" and "."; "--" and ".." are not allowed.
 bool IsModelName(const std::string& text);
 
-// Returns true for what is here and goes before the Hub: a folder or, if the text can be no model's
-// name, also a file.
+// Returns true for what is here and goes before the Hub: a folder, or a file such as a config.json.
 bool IsLocalPath(const std::string& name_or_path);
 
 // Returns true for a commit: 40 hexadecimal digits in lower case.

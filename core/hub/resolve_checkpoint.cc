@@ -308,7 +308,14 @@ void CheckModelName(const std::string& model) {
 
 ResolvedCheckpoint ResolveCheckpoint(const std::string& name_or_path, const CheckpointParts& parts,
                                      const HubOptions& options) {
-  if (IsLocalPath(name_or_path)) return {name_or_path, ""};
+  if (IsLocalPath(name_or_path)) {
+    std::error_code code;
+    if (parts.weights && std::filesystem::is_regular_file(name_or_path, code)) {
+      throw NotFound(name_or_path + ": is a file, not a model's folder",
+                     "give the folder; to mean a model of this name on the Hub, move the file");
+    }
+    return {name_or_path, ""};
+  }
   if (!IsModelName(name_or_path)) {
     throw NotFound(name_or_path + ": no such folder",
                    "give a folder's path, or the name of a model on the Hub as owner/name");

@@ -78,6 +78,19 @@ TEST_F(HubTest, FoldersWin) {
   EXPECT_TRUE(hub_.requests().empty());
 }
 
+TEST_F(HubTest, FilesWin) {
+  fs::create_directories(root_ + "/owner");
+  PublishText(root_ + "/owner/name", "{}");  // as of --config_name bert/config.json
+  const fs::path before = fs::current_path();
+  fs::current_path(root_);
+  EXPECT_EQ(ResolveCheckpoint(kModel, {.config = true}).folder, kModel);
+  EXPECT_EQ(ResolveCheckpoint(kModel, {.tokenizer = true}).folder, kModel);
+  ExpectError([&] { ResolveCheckpoint(kModel, kAllParts); },
+              "owner/name: is a file, not a model's folder", "give the folder");
+  fs::current_path(before);
+  EXPECT_TRUE(hub_.requests().empty());
+}
+
 TEST_F(HubTest, OfflineMakesNoRequest) {
   setenv("HF_HUB_OFFLINE", "1", 1);
   ExpectError([&] { Fetch(); }, "owner/name: no such folder, and no model of this name is in",
