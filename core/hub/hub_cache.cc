@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <random>
+#include <set>
 #include <system_error>
+#include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
@@ -38,6 +40,13 @@ void MakeFolder(const std::string& path) {
 }
 
 std::string Folder(const std::string& path) { return fs::path(path).parent_path().string(); }
+
+// Returns the text of a file in refs/ without white space at its end.
+std::string ReadRef(const std::string& path) {
+  std::string commit = ReadFile(path);
+  while (!commit.empty() && (commit.back() == '\n' || commit.back() == ' ')) commit.pop_back();
+  return commit;
+}
 
 }  // namespace
 
@@ -99,10 +108,32 @@ std::optional<std::string> HubCache::FindCommit(const std::string& revision) con
   const std::string path = root_ + "/refs/" + Checked(revision, "revision");
   std::error_code code;
   if (!fs::is_regular_file(path, code)) return std::nullopt;
-  std::string commit = ReadFile(path);
-  while (!commit.empty() && (commit.back() == '\n' || commit.back() == ' ')) commit.pop_back();
+  const std::string commit = ReadRef(path);
   if (!IsCommit(commit)) return std::nullopt;
   return commit;
+}
+
+std::vector<std::string> HubCache::CommitsWithoutRef() const {
+  std::set<std::string> named;
+  std::error_code code;
+  for (fs::recursive_directory_iterator at(root_ + "/refs", code), end; !code && at != end;
+       at.increment(code)) {
+    std::error_code gone;
+    if (!at->is_regular_file(gone) || at->path().extension() == ".tmp") continue;
+    named.insert(ReadRef(at->path().string()));
+  }
+  std::vector<std::pair<fs::file_time_type, std::string>> found;
+  for (fs::directory_iterator at(root_ + "/snapshots", code), end; !code && at != end;
+       at.increment(code)) {
+    const std::string commit = at->path().filename().string();
+    std::error_code gone;
+    const fs::file_time_type time = at->last_write_time(gone);
+    if (!gone && IsCommit(commit) && named.count(commit) == 0) found.emplace_back(time, commit);
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> commits;
+  for (auto& [time, commit] : found) commits.push_back(std::move(commit));
+  return commits;
 }
 
 bool HubCache::Has(const std::string& commit, const std::string& file) const {

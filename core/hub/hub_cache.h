@@ -32,6 +32,9 @@ class HubCache {
 
   // Returns the commit that the branch or tag had when it was last asked for. A commit is itself.
   std::optional<std::string> FindCommit(const std::string& revision) const;
+  // Returns the commits that have a snapshot but that no branch or tag had when it was last asked
+  // for, the latest first.
+  std::vector<std::string> CommitsWithoutRef() const;
   bool Has(const std::string& commit, const std::string& file) const;
   bool IsKnownMissing(const std::string& commit, const std::string& file) const;
   // Returns the files of a snapshot, sorted.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -195,31 +194,44 @@ class Resolver {
     if (settings_.offline) return FromCache(known, parts);
     const OngoingDownload download(model_);
     HubClient client(settings_, model_);
-    const std::string commit = CommitOf(client, known, parts);
-    if (commit.empty()) return FromCache(known, parts);
-    Snapshot snapshot(cache_, &client, model_, commit);
     try {
-      snapshot.Need(parts);
+      return Fetch(client, CommitOf(client, known, parts), known.has_value(), parts);
     } catch (const Error& e) {
-      // No request was made for the commit itself, so this one may be the first that failed.
-      if (!IsCommit(settings_.revision) || !CanUseCache(e, commit, parts)) throw;
-      return FromCache(commit, parts);
+      const std::optional<ResolvedCheckpoint> cached = InsteadOfHub(e, known, parts);
+      if (!cached) throw;
+      return *cached;
     }
-    return {snapshot.folder(), commit};
   }
 
   ResolvedCheckpoint FetchMatching(const std::vector<std::string>& patterns);
 
  private:
-  // Returns the commit. Returns "" if the Hub is out of reach, or refuses the model, and the cache
-  // has all parts.
+  // Asks the Hub which commit the revision is. `known` is what it was before. If the cache has all
+  // parts of that one, asks only once.
   std::string CommitOf(HubClient& client, const std::optional<std::string>& known,
                        const CheckpointParts& parts);
-  ResolvedCheckpoint FromCache(const std::optional<std::string>& commit,
+  // Fetches the parts of the commit that the cache lacks.
+  ResolvedCheckpoint Fetch(HubClient& client, const std::string& commit, bool is_known,
+                           const CheckpointParts& parts);
+  bool IsThere(const std::string& commit) const {
+    return std::filesystem::is_directory(cache_.SnapshotFolder(commit));
+  }
+  // Returns the snapshot if the cache has all parts of it, and throws otherwise.
+  ResolvedCheckpoint Whole(const std::string& commit, const CheckpointParts& parts);
+  std::optional<ResolvedCheckpoint> WholeOrNone(const std::string& commit,
+                                                const CheckpointParts& parts);
+  // Returns the latest whole snapshot that can be an earlier commit of the branch. There is none if
+  // the revision is a commit. Snapshots of other branches and tags don't count.
+  std::optional<ResolvedCheckpoint> EarlierCommit(const CheckpointParts& parts);
+  // Returns what the cache has of the known commit. If that isn't whole, returns an earlier commit
+  // and says so on standard error. Throws NotFound if there is neither.
+  ResolvedCheckpoint FromCache(const std::optional<std::string>& known,
                                const CheckpointParts& parts);
-  // Returns true if the error is the Hub's fault or its refusal, and the cache has all parts of the
-  // commit. Then says on standard error that they are used.
-  bool CanUseCache(const Error& e, const std::string& commit, const CheckpointParts& parts);
+  // Returns what the cache has if the error is the Hub's fault or its refusal, and says so on
+  // standard error.
+  std::optional<ResolvedCheckpoint> InsteadOfHub(const Error& e,
+                                                 const std::optional<std::string>& known,
+                                                 const CheckpointParts& parts);
 
   std::string model_;
   const HubSettings& settings_;
@@ -236,7 +248,6 @@ std::string Resolver::CommitOf(HubClient& client, const std::optional<std::strin
       found.commit = listing ? listing->commit : "";
       if (!IsCommit(found.commit)) throw NotFound(model_ + ": has no config.json");
     }
-    cache_.KeepCommit(settings_.revision, found.commit);
     if (!found.exists) cache_.KeepMissing(found.commit, kConfig);
     return found.commit;
   };
@@ -244,43 +255,82 @@ std::string Resolver::CommitOf(HubClient& client, const std::optional<std::strin
   try {
     return ask(1);  // with something in the cache there is no reason to wait long
   } catch (const Error& e) {
-    if (CanUseCache(e, *known, parts)) return "";
-    if (e.detail<HubOutOfReach>() == nullptr) throw;
+    if (e.detail<HubOutOfReach>() == nullptr || WholeOrNone(*known, parts)) throw;
   }
   return ask(kAttempts);
 }
 
-bool Resolver::CanUseCache(const Error& e, const std::string& commit,
-                           const CheckpointParts& parts) {
-  if (e.detail<HubOutOfReach>() == nullptr && e.detail<HubRefused>() == nullptr) return false;
-  try {
-    FromCache(commit, parts);
-  } catch (const Error&) {
-    return false;
-  }
-  std::cerr << "note: " << e.message() << "; the cache has " << model_ << " of commit " << commit
-            << ", which is used\n";
-  return true;
+ResolvedCheckpoint Resolver::Fetch(HubClient& client, const std::string& commit, bool is_known,
+                                   const CheckpointParts& parts) {
+  // An update that breaks off must not hide the commit that the cache has.
+  if (!is_known) cache_.KeepCommit(settings_.revision, commit);
+  Snapshot snapshot(cache_, &client, model_, commit);
+  snapshot.Need(parts);
+  cache_.KeepCommit(settings_.revision, commit);
+  return {snapshot.folder(), commit};
 }
 
-ResolvedCheckpoint Resolver::FromCache(const std::optional<std::string>& commit,
-                                       const CheckpointParts& parts) {
-  if (!commit || !std::filesystem::is_directory(cache_.SnapshotFolder(*commit))) {
-    throw NotFound(model_ + ": no such folder, and no model of this name" +
-                       (settings_.revision == "main" ? "" : " and revision") + " is in the cache " +
-                       settings_.cache_dir,
-                   "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE allow no download; unset them, or give "
-                   "a folder's path");
-  }
-  Snapshot snapshot(cache_, nullptr, model_, *commit);
+ResolvedCheckpoint Resolver::Whole(const std::string& commit, const CheckpointParts& parts) {
+  Snapshot snapshot(cache_, nullptr, model_, commit);
   snapshot.Need(parts);
-  return {snapshot.folder(), *commit};
+  return {snapshot.folder(), commit};
+}
+
+std::optional<ResolvedCheckpoint> Resolver::WholeOrNone(const std::string& commit,
+                                                        const CheckpointParts& parts) {
+  if (!IsThere(commit)) return std::nullopt;
+  try {
+    return Whole(commit, parts);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<ResolvedCheckpoint> Resolver::EarlierCommit(const CheckpointParts& parts) {
+  if (IsCommit(settings_.revision)) return std::nullopt;
+  for (const std::string& commit : cache_.CommitsWithoutRef()) {
+    if (auto whole = WholeOrNone(commit, parts)) return whole;
+  }
+  return std::nullopt;
+}
+
+ResolvedCheckpoint Resolver::FromCache(const std::optional<std::string>& known,
+                                       const CheckpointParts& parts) {
+  if (known) {
+    if (const auto whole = WholeOrNone(*known, parts)) return *whole;
+    if (const auto earlier = EarlierCommit(parts)) {
+      PrintNote("note: the cache has not all that is needed of " + model_ + " of commit " + *known +
+                ", so commit " + earlier->commit + " is used");
+      return *earlier;
+    }
+    if (IsThere(*known)) return Whole(*known, parts);  // throws
+  }
+  throw NotFound(model_ + ": no such folder, and no model of this name" +
+                     (settings_.revision == "main" ? "" : " and revision") + " is in the cache " +
+                     settings_.cache_dir,
+                 "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE allow no download; unset them, or give "
+                 "a folder's path");
+}
+
+std::optional<ResolvedCheckpoint> Resolver::InsteadOfHub(const Error& e,
+                                                         const std::optional<std::string>& known,
+                                                         const CheckpointParts& parts) {
+  const bool hubs_fault = e.detail<HubOutOfReach>() != nullptr || e.detail<HubRefused>() != nullptr;
+  if (!hubs_fault || !known) return std::nullopt;
+  std::optional<ResolvedCheckpoint> cached = WholeOrNone(*known, parts);
+  if (!cached) cached = EarlierCommit(parts);
+  if (!cached) return std::nullopt;
+  PrintNote("note: " + e.message() + "; the cache has " + model_ + " of commit " + cached->commit +
+            ", which is used" + (cached->commit == *known ? "" : " instead of " + *known));
+  return cached;
 }
 
 ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patterns) {
   const OngoingDownload download(model_);
   HubClient client(settings_, model_);
+  const bool is_known = cache_.FindCommit(settings_.revision).has_value();
   const std::string commit = CommitOf(client, std::nullopt, {});
+  if (!is_known) cache_.KeepCommit(settings_.revision, commit);
   Snapshot snapshot(cache_, &client, model_, commit);
   const std::vector<std::string> files = snapshot.Files();
   bool any = false;
@@ -296,6 +346,7 @@ ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patte
     throw NotFound(model_ + ": no file matches; it has " + Joined(files),
                    "correct " + OptionName("include"));
   }
+  cache_.KeepCommit(settings_.revision, commit);
   return {snapshot.folder(), commit};
 }
 

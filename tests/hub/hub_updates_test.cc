@@ -1,0 +1,217 @@
+// A branch that moves doesn't take away the commit that the cache has whole.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "lathe/core/hub/hub_cache.h"
+#include "lathe/tests/hub/hub_testing.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSecond[] = "2222222222222222222222222222222222222222";
+
+class HubUpdatesTest : public HubTest {
+ protected:
+  void SetUp() override {
+    HubTest::SetUp();
+    new_weights_ = RandomBytes(100'000, 8);
+  }
+  ~HubUpdatesTest() override { unsetenv("HF_HUB_OFFLINE"); }
+
+  // Moves the branch to a commit with another configuration and other weights.
+  void MoveBranch(std::map<std::string, std::string> other_revisions = {}) {
+    other_revisions["main"] = kSecond;
+    hub_.Add(kModel, {.files = {{"config.json", {"{\"model_type\": \"bert\", \"a\": 1}"}},
+                                {"vocab.txt", {"[PAD]\n[UNK]\n"}},
+                                {"model.safetensors", {new_weights_, true}}},
+                      .revisions = std::move(other_revisions)});
+  }
+  std::string Branch() const { return ReadFile(Cache() + "/refs/main"); }
+
+  struct Outcome {
+    std::string commit, weights, note;
+  };
+  Outcome FetchWithNote(const CheckpointParts& parts = kAllParts) {
+    testing::internal::CaptureStderr();
+    Outcome outcome;
+    try {
+      const ResolvedCheckpoint resolved = FetchCheckpoint(kModel, parts, Settings());
+      outcome.commit = resolved.commit;
+      EXPECT_EQ(resolved.folder, Cache() + "/snapshots/" + resolved.commit);
+      if (parts.weights) outcome.weights = Weights(resolved.folder);
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+    outcome.note = testing::internal::GetCapturedStderr();
+    return outcome;
+  }
+  // Expects that the old commit is used, and that the note ends so.
+  void ExpectOld(const std::string& note_end, const CheckpointParts& parts = kAllParts) {
+    const Outcome outcome = FetchWithNote(parts);
+    EXPECT_EQ(outcome.commit, kCommit);
+    EXPECT_EQ(outcome.weights, weights_);
+    EXPECT_TRUE(note_end.empty() ? outcome.note.empty() : outcome.note.ends_with(note_end + "\n"))
+        << outcome.note;
+  }
+  // Expects the same without any request, and if nobody answers.
+  void ExpectOldWithoutHub(const std::string& note_end, const std::string& note_of_error) {
+    setenv("HF_HUB_OFFLINE", "1", 1);
+    ExpectOld(note_end);
+    unsetenv("HF_HUB_OFFLINE");
+    setenv("HF_ENDPOINT", "http://127.0.0.1:1", 1);
+    ExpectOld(note_of_error);
+    setenv("HF_ENDPOINT", hub_.url().c_str(), 1);
+  }
+
+  std::string new_weights_;
+};
+
+const std::string kOldIsUsed =
+    "; the cache has owner/name of commit " + std::string(kCommit) + ", which is used";
+
+TEST_F(HubUpdatesTest, AKilledUpdateLeavesTheOldCommit) {
+  Fetch();
+  MoveBranch();
+  cdn_.Fail({.path = "/stored/", .times = -1, .kind = HubFault::kStall, .at = 40'000});
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      Fetch();
+    } catch (const Error&) {
+    }
+    _exit(1);
+  }
+  const HubCache cache(root_ + "/hub", kModel);
+  const auto has_begun = [&] {
+    for (const std::string& part : cache.Leftovers(LfsEtag(new_weights_))) {
+      std::error_code code;
+      if (fs::file_size(part, code) > 0 && !code) return true;
+    }
+    return false;
+  };
+  for (int i = 0; i < 10'000 && !has_begun(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(has_begun());
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+
+  EXPECT_EQ(Branch(), kCommit);
+  ExpectOldWithoutHub("", kOldIsUsed);
+  cdn_.ClearFaults();
+  cdn_.ForgetRequests();
+  EXPECT_EQ(FetchWithNote().weights, new_weights_);
+  EXPECT_EQ(cdn_.requests().at(0).headers.at("range"), "bytes=40000-");
+  EXPECT_EQ(Branch(), kSecond);
+}
+
+TEST_F(HubUpdatesTest, AnUpdateThatCannotBeFetchedGivesTheOldCommit) {
+  Fetch();
+  MoveBranch();
+  const HubFault faults[] = {{.path = "/stored/", .times = -1, .status = 503},
+                             {.path = "/stored/", .times = -1, .kind = HubFault::kCut, .at = 0},
+                             {.path = "/stored/", .times = -1, .status = 403}};
+  for (const HubFault& fault : faults) {
+    cdn_.Fail(fault);
+    ExpectOld(kOldIsUsed);
+    EXPECT_EQ(Branch(), kCommit);
+    cdn_.ClearFaults();
+  }
+  // Files of the Hub itself
+  hub_.Fail({.path = std::string(kSecond) + "/model.safetensors", .times = -1, .status = 500});
+  ExpectOld(kOldIsUsed);
+  hub_.ClearFaults();
+  // A model whose weights differ from their hash is no reason to use others.
+  cdn_.Fail({.path = "/stored/", .times = -1, .kind = HubFault::kWrongBytes, .at = 5});
+  ExpectError([&] { Fetch(); }, "is damaged: its hash is");
+  cdn_.ClearFaults();
+  const Outcome outcome = FetchWithNote();
+  EXPECT_EQ(outcome.commit, kSecond);
+  EXPECT_EQ(outcome.note, "");
+  EXPECT_EQ(Branch(), kSecond);
+}
+
+TEST_F(HubUpdatesTest, APartOfTheNewCommitDoesNotHideTheOldOne) {
+  Fetch();
+  MoveBranch();
+  EXPECT_EQ(FetchWithNote({.config = true}).commit, kSecond);
+  EXPECT_EQ(Branch(), kSecond);
+  const std::string note = "note: the cache has not all that is needed of owner/name of commit " +
+                           std::string(kSecond) + ", so commit " + kCommit + " is used";
+  const std::string instead = kOldIsUsed + " instead of " + kSecond;
+  ExpectOldWithoutHub(note, instead);
+  cdn_.Fail({.path = "/stored/", .times = -1, .status = 503});
+  ExpectOld(instead);
+  cdn_.ClearFaults();
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  const Outcome config = FetchWithNote({.config = true});
+  EXPECT_EQ(config.commit, kSecond);
+  EXPECT_EQ(config.note, "");
+  // A whole commit is that commit and no other.
+  HubSettings settings = Settings();
+  settings.revision = kSecond;
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+              "has no weights (model.safetensors, pytorch_model.bin or tf_model.h5) in the cache");
+  unsetenv("HF_HUB_OFFLINE");
+  settings.offline = false;
+  cdn_.Fail({.path = "/stored/", .times = -1, .status = 503});
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); }, "can't answer, status 503");
+  // huggingface_hub notes the branch's commit before it fetches anything.
+  cdn_.ClearFaults();
+  fs::remove_all(Cache() + "/snapshots/" + kSecond);
+  ExpectOldWithoutHub(note, instead);
+  EXPECT_EQ(FetchWithNote().weights, new_weights_);
+}
+
+TEST_F(HubUpdatesTest, TheLatestEarlierCommitIsUsed) {
+  const auto add_snapshot = [&](char digit) {
+    const std::string folder = Cache() + "/snapshots/" + std::string(40, digit);
+    fs::copy(Cache() + "/snapshots/" + kCommit, folder,
+             fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    return folder;
+  };
+  Fetch();
+  MoveBranch();
+  Fetch({.config = true});
+  const auto time = fs::last_write_time(Cache() + "/snapshots/" + kCommit);
+  fs::last_write_time(add_snapshot('3'), time + std::chrono::seconds(2));
+  fs::last_write_time(add_snapshot('0'), time + std::chrono::seconds(1));
+  fs::remove(add_snapshot('4') + "/model.safetensors");
+  fs::last_write_time(Cache() + "/snapshots/" + std::string(40, '4'),
+                      time + std::chrono::seconds(3));
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  EXPECT_EQ(FetchWithNote().commit, std::string(40, '3'));
+  // What another branch or tag names is another version of the model.
+  PublishText(Cache() + "/refs/v3", std::string(40, '3'));
+  EXPECT_EQ(FetchWithNote().commit, std::string(40, '0'));
+}
+
+TEST_F(HubUpdatesTest, FilesByPatternDoNotHideTheOldCommit) {
+  Fetch();
+  MoveBranch();
+  cdn_.Fail({.path = "/stored/", .times = -1, .status = 503});
+  ExpectError([&] { FetchMatching(kModel, {"*"}, Settings()); }, "can't answer, status 503");
+  ExpectError([&] { FetchMatching(kModel, {"*.gguf"}, Settings()); }, "no file matches");
+  EXPECT_EQ(Branch(), kCommit);
+  cdn_.ClearFaults();
+  FetchMatching(kModel, {"*"}, Settings());
+  EXPECT_EQ(Branch(), kSecond);
+}
+
+TEST_F(HubUpdatesTest, AFirstDownloadThatBreaksOffIsKnown) {
+  cdn_.Fail({.path = "/stored/", .times = -1, .status = 503});
+  ExpectError([&] { Fetch(); }, "can't answer, status 503");
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  ExpectError([&] { Fetch(); }, "in the cache; it has config.json");
+}
+
+}  // namespace
+}  // namespace lathe
