@@ -17,6 +17,7 @@ namespace {
 constexpr char kDownloadUsage[] =
     "Fetches models from the Hub into the cache of huggingface_hub and prints the folder\n"
     "of each. Without --include these are the files that finetune and lathe predict read.\n"
+    "Files that are there are compared with their hashes; damaged ones are fetched again.\n"
     "\n"
     "Usage:\n"
     "  lathe download NAME... [options]\n"
@@ -135,7 +136,8 @@ int ListCache(const std::string& cache_dir) {
 int RunDownload(const std::vector<std::string>& args) {
   DownloadOptions options;
   if (const auto code = ParseOrEnd(&options, ParseDownloadOptions, args)) return *code;
-  const HubSettings settings = ReadHubSettings(options.hub);
+  HubSettings settings = ReadHubSettings(options.hub);
+  settings.check_cached = true;
   const DownloadAlarm alarm;
   for (const std::string& name : options.names) {
     const ResolvedCheckpoint resolved =

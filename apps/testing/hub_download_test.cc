@@ -48,6 +48,20 @@ TEST_F(HubCliTest, DownloadsListsAndDeletes) {
   EXPECT_NE(RunProgram("lathe", {"cache"}).out.find("1 model, "), std::string::npos);
 }
 
+TEST_F(HubCliTest, DownloadRepairsTheCache) {
+  const std::vector<std::string> download = {"download", "owner/fresh", "--include", "vocab.*"};
+  ASSERT_EQ(RunProgram("lathe", download).exit_code, 0);
+  const std::string vocab = Read("model/vocab.txt");
+  const std::string blob = "hf/hub/models--owner--fresh/blobs/" + GitEtag(vocab);
+  Write(blob, "x" + vocab.substr(1));
+  const RunResult run = RunProgram("lathe", download);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_TRUE(run.err.starts_with(
+      "note: owner/fresh: vocab.txt in the cache is damaged and is fetched again\n"))
+      << run.err;
+  EXPECT_EQ(Read(blob), vocab);
+}
+
 TEST_F(HubCliTest, ListsTheCacheWithoutWhatRequestsNeed) {
   EXPECT_EQ(RunProgram("lathe", {"download", "owner/fresh", "--include", "vocab.*"}).exit_code, 0);
   setenv("HF_ENDPOINT", "huggingface.co", 1);

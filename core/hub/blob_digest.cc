@@ -1,5 +1,8 @@
 #include "lathe/core/hub/blob_digest.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "lathe/core/checkpoint/sha256.h"
 
 namespace lathe {
@@ -9,6 +12,14 @@ std::string DigestLike(const std::string& etag, const std::string& path) {
   if (etag.size() == 64) return DigestOfFile(path).sha256;
   if (etag.size() == 40) return GitBlobDigestOfFile(path);
   return etag;
+}
+
+bool IsDamagedBlob(const std::string& path) {
+  std::error_code code;
+  const std::filesystem::path blob = std::filesystem::read_symlink(path, code);
+  if (code) return false;
+  const std::string etag = blob.filename().string();
+  return DigestLike(etag, path) != etag;
 }
 
 }  // namespace lathe

@@ -10,4 +10,9 @@ namespace lathe {
 // it is. Throws as ReadFile does.
 std::string DigestLike(const std::string& etag, const std::string& path);
 
+// Returns true if the snapshot's file is a link to a blob whose name is another hash than that of
+// its contents. Without a link nothing tells which hash is right, so returns false. Throws as
+// ReadFile does.
+bool IsDamagedBlob(const std::string& path);
+
 }  // namespace lathe

@@ -156,12 +156,17 @@ class Fetcher {
   HubFile found_;
 };
 
-// Returns true if the blob is in the cache. A blob of another length is removed.
+// Returns true if the blob is in the cache. Removes a blob of another length or, with the setting
+// check_cached, of another hash.
 bool Fetcher::LinkIfThere() {
   const std::string blob = cache_.BlobPath(found_.etag);
   const int64_t size = SizeOf(blob);
-  if (size >= 0 && size != found_.size) unlink(blob.c_str());
-  if (size != found_.size) return false;
+  if (size < 0) return false;
+  if (size != found_.size ||
+      (client_.settings().check_cached && DigestLike(found_.etag, blob) != found_.etag)) {
+    unlink(blob.c_str());
+    return false;
+  }
   cache_.Link(commit_, file_, found_.etag, client_.settings().use_symlinks);
   return true;
 }
@@ -258,7 +263,12 @@ std::string Fetcher::Fetch() {
 
 std::string FetchFile(HubClient& client, const HubCache& cache, const std::string& commit,
                       const std::string& file) {
-  if (cache.Has(commit, file)) return cache.SnapshotPath(commit, file);
+  if (cache.Has(commit, file)) {
+    const std::string path = cache.SnapshotPath(commit, file);
+    if (!client.settings().check_cached || !IsDamagedBlob(path)) return path;
+    PrintNote("note: " + client.model() + ": " + file +
+              " in the cache is damaged and is fetched again");
+  }
   return Fetcher(client, cache, commit, file).Fetch();
 }
 

@@ -8,7 +8,8 @@
 
 namespace lathe {
 
-// Returns the file's path in the snapshot. Makes no request if it is there. Otherwise fetches it:
+// Returns the file's path in the snapshot. Makes no request if it is there; with the setting
+// check_cached it must be sound as well (IsDamagedBlob). Otherwise fetches it:
 // goes on where an earlier download broke off, and tries again when the network fails. Length and
 // hash are compared before the file appears. Processes that want the same file wait for each other,
 // and one of them fetches it. A file whose hash differs is removed and fetched once more.

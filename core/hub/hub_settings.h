@@ -26,6 +26,7 @@ struct HubSettings {
   bool show_progress = true;  // bars, or lines where standard error is no terminal
   bool show_waits = true;     // a line if another process or the server makes us wait
   bool use_symlinks = true;
+  bool check_cached = false;  // compare what is cached with its hash, fetch it again if damaged
   double etag_timeout = 10, download_timeout = 10;  // seconds
   double first_delay = 1;  // seconds before the first new attempt; doubled up to eight times
   double longest_asked_delay = 60;  // seconds that a new attempt waits if the server says so

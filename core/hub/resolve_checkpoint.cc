@@ -13,6 +13,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
+#include "lathe/core/hub/blob_digest.h"
 #include "lathe/core/hub/fetch_file.h"
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/core/hub/hub_client.h"
@@ -49,9 +50,15 @@ std::string Joined(const std::vector<std::string>& files) {
 // One commit of one model. Files that the cache lacks are fetched, unless only it may be used.
 class Snapshot {
  public:
-  // `client` is null if no request may be made.
-  Snapshot(const HubCache& cache, HubClient* client, std::string model, std::string commit)
-      : cache_(cache), client_(client), model_(std::move(model)), commit_(std::move(commit)) {}
+  // `client` is null if no request may be made. With `check_cached` the files that the cache has
+  // must be sound.
+  Snapshot(const HubCache& cache, HubClient* client, std::string model, std::string commit,
+           bool check_cached)
+      : cache_(cache),
+        client_(client),
+        model_(std::move(model)),
+        commit_(std::move(commit)),
+        check_cached_(check_cached) {}
 
   std::string folder() const { return cache_.SnapshotFolder(commit_); }
   // Makes the files of these parts present. Throws NotFound if one is needed and not there.
@@ -73,6 +80,7 @@ class Snapshot {
   const HubCache& cache_;
   HubClient* client_;
   std::string model_, commit_;
+  bool check_cached_;
   bool asked_ = false;
   std::optional<HubListing> listing_;
 };
@@ -105,6 +113,9 @@ void Snapshot::Fetch(const std::string& file) {
   } else if (!cache_.Has(commit_, file)) {
     throw NotFound(model_ + ": " + file + " is not in the cache " + cache_.root(),
                    "without HF_HUB_OFFLINE and with a network it is fetched");
+  } else if (check_cached_ && IsDamagedBlob(cache_.SnapshotPath(commit_, file))) {
+    throw DataLoss(cache_.SnapshotPath(commit_, file) + ": is damaged: its hash is not its name",
+                   "without HF_HUB_OFFLINE and with a network it is fetched again");
   }
 }
 
@@ -264,14 +275,14 @@ ResolvedCheckpoint Resolver::Fetch(HubClient& client, const std::string& commit,
                                    const CheckpointParts& parts) {
   // An update that breaks off must not hide the commit that the cache has.
   if (!is_known) cache_.KeepCommit(settings_.revision, commit);
-  Snapshot snapshot(cache_, &client, model_, commit);
+  Snapshot snapshot(cache_, &client, model_, commit, settings_.check_cached);
   snapshot.Need(parts);
   cache_.KeepCommit(settings_.revision, commit);
   return {snapshot.folder(), commit};
 }
 
 ResolvedCheckpoint Resolver::Whole(const std::string& commit, const CheckpointParts& parts) {
-  Snapshot snapshot(cache_, nullptr, model_, commit);
+  Snapshot snapshot(cache_, nullptr, model_, commit, settings_.check_cached);
   snapshot.Need(parts);
   return {snapshot.folder(), commit};
 }
@@ -331,7 +342,7 @@ ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patte
   const bool is_known = cache_.FindCommit(settings_.revision).has_value();
   const std::string commit = CommitOf(client, std::nullopt, {});
   if (!is_known) cache_.KeepCommit(settings_.revision, commit);
-  Snapshot snapshot(cache_, &client, model_, commit);
+  Snapshot snapshot(cache_, &client, model_, commit, settings_.check_cached);
   const std::vector<std::string> files = snapshot.Files();
   bool any = false;
   for (const std::string& file : files) {

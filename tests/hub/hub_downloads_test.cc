@@ -118,6 +118,52 @@ TEST_F(HubTest, GoesOnAfterStalls) {
   EXPECT_EQ(cdn_.requests().back().headers.at("range"), "bytes=40000-");
 }
 
+TEST_F(HubTest, FetchesDamagedFilesOfTheCacheAgainIfAsked) {
+  HubSettings settings = Settings();
+  settings.check_cached = true;
+  const auto fetch = [&] {
+    testing::internal::CaptureStderr();
+    const std::string folder = FetchCheckpoint(kModel, kAllParts, settings).folder;
+    EXPECT_EQ(Weights(folder), weights_);
+    EXPECT_EQ(ReadFile(folder + "/vocab.txt"), "[PAD]\n[UNK]\n");
+    return testing::internal::GetCapturedStderr();
+  };
+  std::string damaged = weights_;
+  damaged[70'000] ^= 1;
+  const auto damage = [&] {
+    PublishText(Cache() + "/blobs/" + LfsEtag(weights_), damaged);
+    PublishText(Cache() + "/blobs/" + GitEtag("[PAD]\n[UNK]\n"), "[PAD]\n[UNK]x");
+  };
+  EXPECT_EQ(fetch(), "");
+  hub_.ForgetRequests();
+  cdn_.ForgetRequests();
+  EXPECT_EQ(fetch(), "");
+  EXPECT_EQ(hub_.requests().size(), 1u);  // for the branch
+  damage();
+  EXPECT_EQ(Weights(Fetch()), damaged);  // reading all bytes at each start would take long
+  EXPECT_EQ(cdn_.requests().size(), 0u);
+  EXPECT_EQ(fetch(),
+            "note: owner/name: vocab.txt in the cache is damaged and is fetched again\n"
+            "note: owner/name: model.safetensors in the cache is damaged and is fetched again\n");
+  EXPECT_EQ(cdn_.requests().size(), 1u);
+  EXPECT_EQ(cdn_.requests().at(0).headers.count("range"), 0u);
+  // So does a download by patterns, and one of another commit with the same blob.
+  damage();
+  const std::string folder = FetchMatching(kModel, {"*.safetensors"}, settings).folder;
+  EXPECT_EQ(Weights(folder), weights_);
+  damage();
+  fs::remove_all(Cache() + "/snapshots");
+  EXPECT_EQ(fetch(), "");
+  // Without the Hub it is an error.
+  damage();
+  settings.offline = true;
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+              "vocab.txt: is damaged: its hash is not its name", "is fetched again");
+  settings.offline = false;
+  settings.endpoint = "http://127.0.0.1:1";
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); }, "no connection");
+}
+
 TEST_F(HubTest, ComparesLengthAndHash) {
   const std::string blobs = Cache() + "/blobs";
   struct Case {
