@@ -91,8 +91,13 @@ CacheOptions ParseCacheOptions(const std::vector<std::string>& args) {
         "usage: lathe cache, or lathe cache delete NAME [--revision REVISION]");
   }
   if (deletes) o.deleted = words[1];
-  if (!deletes && !o.revision.empty()) {
+  if (!deletes && flags.given("revision")) {
     throw InvalidArgument("--revision goes with delete NAME");
+  }
+  // A variable of a script may be empty by mistake. It must not delete the whole model.
+  if (flags.given("revision") && o.revision.empty()) {
+    throw InvalidArgument("--revision is empty",
+                          "name a revision; without --revision the whole model is deleted");
   }
   return o;
 }

@@ -48,6 +48,20 @@ TEST_F(HubCliTest, DownloadsListsAndDeletes) {
   EXPECT_NE(RunProgram("lathe", {"cache"}).out.find("1 model, "), std::string::npos);
 }
 
+TEST_F(HubCliTest, AnEmptyRevisionDeletesNothing) {
+  EXPECT_EQ(RunProgram("lathe", {"download", "owner/fresh", "--include", "vocab.*"}).exit_code, 0);
+  for (const std::vector<std::string>& option :
+       {std::vector<std::string>{"--revision", ""}, std::vector<std::string>{"--revision="}}) {
+    std::vector<std::string> args = {"cache", "delete", "owner/fresh"};
+    args.insert(args.end(), option.begin(), option.end());
+    ExpectError(RunProgram("lathe", args),
+                "--revision is empty\nhint: name a revision; without --revision the whole model "
+                "is deleted\n",
+                2);
+    EXPECT_TRUE(Exists("hf/hub/models--owner--fresh"));
+  }
+}
+
 TEST_F(HubCliTest, DownloadRepairsTheCache) {
   const std::vector<std::string> download = {"download", "owner/fresh", "--include", "vocab.*"};
   ASSERT_EQ(RunProgram("lathe", download).exit_code, 0);
