@@ -13,6 +13,7 @@
 #include "lathe/core/hub/file_lock.h"
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/core/hub/hub_names.h"
+#include "lathe/core/hub/resolve_checkpoint.h"
 
 namespace lathe {
 namespace {
@@ -114,6 +115,25 @@ void CheckNotDownloading(const std::string& cache_dir, const fs::path& root,
               });
 }
 
+// Returns true if a download of a revision other than `deleted` may be broken off: the cache lacks
+// its weights.
+bool MayGoOn(const std::string& cache_dir, const std::string& model, const std::string& deleted,
+             const CachedModel& before) {
+  HubSettings settings;
+  settings.cache_dir = cache_dir;
+  settings.offline = true;
+  for (const CachedRevision& r : before.revisions) {
+    if (r.commit == deleted) continue;
+    settings.revision = r.commit;
+    try {
+      FetchCheckpoint(model, {.weights = true}, settings);
+    } catch (const Error&) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Returns the commit of the revision. Throws NotFound if the model has no such snapshot.
 std::string FindCommit(const CachedModel& model, const std::string& revision) {
   constexpr size_t kFewestDigits = 6;
@@ -173,13 +193,16 @@ int64_t DeleteFromCache(const std::string& cache_dir, const std::string& model,
   Remove(root / "snapshots" / commit);
   Remove(root / ".no_exist" / commit);
   std::set<fs::path> needed;
+  const bool keep_incomplete = MayGoOn(cache_dir, model, commit, before);
   ForEachFile(root / "snapshots", [&](const fs::directory_entry& entry) {
     std::error_code broken;
     needed.insert(fs::read_symlink(entry.path(), broken).filename());
   });
   ForEachFile(root / "blobs", [&](const fs::directory_entry& entry) {
     const fs::path name = entry.path().filename();
-    if (name.extension() != ".incomplete" && needed.count(name) == 0) Remove(entry.path());
+    if (name.extension() == ".incomplete" ? !keep_incomplete : needed.count(name) == 0) {
+      Remove(entry.path());
+    }
   });
   return before.size - ReadModel(root).size;
 }

@@ -26,7 +26,8 @@ struct CachedModel {
 // FileError if the cache can't be read.
 std::vector<CachedModel> CachedModels(const std::string& cache_dir);
 
-// Deletes a revision: its snapshot and the blobs that no other snapshot needs. A revision is a
+// Deletes a revision: its snapshot, the blobs that no other snapshot needs, and what broken-off
+// downloads left. The latter stays as long as another snapshot lacks weights. A revision is a
 // branch, a tag, a commit or at least 6 of its first digits. With an empty revision, or the last
 // one, deletes the model. Returns the bytes that this frees. Throws NotFound, listing what is
 // there, and FileError if the model's folder can't be read or written.

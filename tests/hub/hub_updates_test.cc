@@ -6,6 +6,7 @@
 #include <csignal>
 #include <thread>
 
+#include "lathe/core/hub/cached_models.h"
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/tests/hub/hub_testing.h"
 
@@ -204,6 +205,37 @@ TEST_F(HubUpdatesTest, FilesByPatternDoNotHideTheOldCommit) {
   cdn_.ClearFaults();
   FetchMatching(kModel, {"*"}, Settings());
   EXPECT_EQ(Branch(), kSecond);
+}
+
+TEST_F(HubUpdatesTest, ADeletedRevisionTakesItsBrokenOffDownloadsAlong) {
+  const std::string cache = root_ + "/hub";
+  const auto break_off = [&] {
+    Fetch();
+    MoveBranch();
+    cdn_.Fail({.path = "/stored/", .kind = HubFault::kCut, .at = 40'000});
+    cdn_.Fail({.path = "/stored/", .times = -1, .status = 503});
+    EXPECT_EQ(FetchWithNote().commit, kCommit);
+    cdn_.ClearFaults();
+    EXPECT_EQ(CachedModels(cache).at(0).incomplete, 40'000);
+  };
+  break_off();
+  const int64_t config = std::string("{\"model_type\": \"bert\", \"a\": 1}").size();
+  EXPECT_EQ(DeleteFromCache(cache, kModel, kSecond), 40'000 + config);
+  EXPECT_EQ(CachedModels(cache).at(0).incomplete, 0);
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  ExpectOld("");
+  unsetenv("HF_HUB_OFFLINE");
+
+  // What the revision that stays lacks, it may need.
+  HubTest::SetUp();
+  std::filesystem::remove_all(cache);
+  break_off();
+  EXPECT_EQ(DeleteFromCache(cache, kModel, kCommit),
+            100'000 + static_cast<int64_t>(std::string("{\"model_type\": \"bert\"}").size()));
+  EXPECT_EQ(CachedModels(cache).at(0).incomplete, 40'000);
+  cdn_.ForgetRequests();
+  EXPECT_EQ(FetchWithNote().weights, new_weights_);
+  EXPECT_EQ(cdn_.requests().at(0).headers.at("range"), "bytes=40000-");
 }
 
 TEST_F(HubUpdatesTest, AFirstDownloadThatBreaksOffIsKnown) {
