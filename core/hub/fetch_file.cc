@@ -198,7 +198,7 @@ void Fetcher::Download(PartialFile& partial) {
 }
 
 void Fetcher::Compare(const PartialFile& partial) const {
-  const std::string what = client_.model() + ": " + file_ + " from " + client_.settings().endpoint;
+  const std::string what = client_.model() + ": " + file_ + " from " + client_.shown_endpoint();
   constexpr char kHint[] = "try again; if it happens again, the server or a proxy is at fault";
   if (partial.size() != found_.size) {
     throw DataLoss(what + " should have " + std::to_string(found_.size) + " bytes but has " +
@@ -216,7 +216,7 @@ std::string Fetcher::Fetch() {
   found_ = client_.FindFile(commit_, file_, kMostAttempts);
   const std::string path = cache_.SnapshotPath(commit_, file_);
   if (!found_.exists) {
-    throw NotFound(client_.model() + " at " + settings.endpoint + ": has no " + file_ +
+    throw NotFound(client_.model() + " at " + client_.shown_endpoint() + ": has no " + file_ +
                    " in revision \"" + commit_ + "\"");
   }
   cache_.MakeFolders(commit_, file_);

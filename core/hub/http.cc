@@ -134,12 +134,14 @@ const char* CertificateFile() {
 // The parts of an address.
 class Url {
  public:
-  explicit Url(const std::string& text) : url_(Curl().url(), Curl().url_cleanup), text_(text) {
+  explicit Url(const std::string& text)
+      : url_(Curl().url(), Curl().url_cleanup), text_(WithoutUser(text)) {
     Set(text);
   }
   void Set(const std::string& text) {
     if (Curl().url_set(url_.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK) {
-      throw InvalidArgument("\"" + text + "\" is no address", "an address begins with https://");
+      throw InvalidArgument("\"" + WithoutUser(text) + "\" is no address",
+                            "an address begins with https://");
     }
   }
   std::string Get(CURLUPart part, unsigned int flags = 0) const {
@@ -154,7 +156,7 @@ class Url {
 
  private:
   std::unique_ptr<CURLU, void (*)(CURLU*)> url_;
-  std::string text_;
+  std::string text_;  // for messages
 };
 
 }  // namespace
@@ -222,10 +224,18 @@ std::string OriginOf(const std::string& text) {
   const Url url(text);
   const std::string scheme = absl::AsciiStrToLower(url.Get(CURLUPART_SCHEME));
   if (scheme != "http" && scheme != "https") {
-    throw InvalidArgument("\"" + text + "\" is neither an http nor an https address");
+    throw InvalidArgument("\"" + WithoutUser(text) + "\" is neither an http nor an https address");
   }
   return scheme + "://" + absl::AsciiStrToLower(url.Get(CURLUPART_HOST)) + ":" +
          url.Get(CURLUPART_PORT, CURLU_DEFAULT_PORT);
+}
+
+std::string WithoutUser(const std::string& url) {
+  const size_t scheme = url.find("://");
+  const size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
+  // A password may hold any sign. So all before the last @ goes, also if the address is no good.
+  const size_t at = url.rfind('@');
+  return at == std::string::npos || at < begin ? url : url.substr(0, begin) + url.substr(at + 1);
 }
 
 std::string ResolveLocation(const std::string& text, const std::string& location) {

@@ -77,6 +77,8 @@ class HttpClient {
 // Returns "scheme://host:port" in lower case; throws InvalidArgument for what is no http or https
 // address.
 std::string OriginOf(const std::string& url);
+// Returns the address without a user's name and password, so that it can be printed.
+std::string WithoutUser(const std::string& url);
 // Returns the absolute address that `location` means in an answer to a request for `url`.
 std::string ResolveLocation(const std::string& url, const std::string& location);
 

@@ -53,6 +53,7 @@ double AskedDelay(const HttpResponse& response) {
 HubClient::HubClient(HubSettings settings, std::string model)
     : settings_(std::move(settings)),
       model_(std::move(model)),
+      endpoint_(WithoutUser(settings_.endpoint)),
       origin_(OriginOf(settings_.endpoint)) {}
 
 std::string HubClient::FileUrl(const std::string& revision, const std::string& file) const {
@@ -85,7 +86,7 @@ HttpResponse HubClient::Send(HttpRequest request, bool to_bytes, HttpSink* sink)
     }
     if (redirects == kMostRedirects) {
       throw Error(absl::StatusCode::kUnavailable,
-                  settings_.endpoint + ": more than 10 redirects, the last to " + next_origin)
+                  endpoint_ + ": more than 10 redirects, the last to " + next_origin)
           .WithDetail(HubOutOfReach{});
     }
     request.url = next;
@@ -113,7 +114,7 @@ void HubClient::WaitBefore(int attempt, int attempts, const HttpResponse& respon
     const std::string why = response.failure == HttpFailure::kNone
                                 ? "status " + std::to_string(response.status)
                                 : response.failure_text;
-    PrintNote("note: " + model_ + " at " + settings_.endpoint + ": " + why + "; trying again in " +
+    PrintNote("note: " + model_ + " at " + endpoint_ + ": " + why + "; trying again in " +
               std::to_string(std::lround(delay)) + " s (try " + std::to_string(attempt + 1) +
               " of " + std::to_string(attempts) + ")");
   }
@@ -159,7 +160,7 @@ HubFile HubClient::FindFile(const std::string& revision, const std::string& file
   if (!IsCommit(found.commit) || found.etag.empty() || !absl::SimpleAtoi(size, &found.size) ||
       found.size < 0) {
     throw Error(absl::StatusCode::kUnavailable,
-                settings_.endpoint + ": the answer for " + file +
+                endpoint_ + ": the answer for " + file +
                     " lacks the commit, the etag or the size, so no Hub answers there",
                 "check HF_ENDPOINT, and the proxy if there is one")
         .WithDetail(HubOutOfReach{});
@@ -193,13 +194,12 @@ std::optional<HubListing> HubClient::List(const std::string& revision) {
     std::sort(listing.files.begin(), listing.files.end());
     return listing;
   } catch (const nlohmann::json::exception&) {
-    throw DataLoss(settings_.endpoint + ": the list of the files of " + model_ + " is no such list",
+    throw DataLoss(endpoint_ + ": the list of the files of " + model_ + " is no such list",
                    "check HF_ENDPOINT, and the proxy if there is one");
   }
 }
 
 Error HubClient::NoAnswer(const HttpResponse& response) const {
-  const std::string& endpoint = settings_.endpoint;
   std::string what, hint =
                         "check the network and the proxy (https_proxy), or set HF_HUB_OFFLINE=1 to "
                         "use the cache alone";
@@ -224,20 +224,19 @@ Error HubClient::NoAnswer(const HttpResponse& response) const {
       what = "the connection broke off";
   }
   return Error(absl::StatusCode::kUnavailable,
-               endpoint + ": " + what + " (" + response.failure_text + ")", hint)
+               endpoint_ + ": " + what + " (" + response.failure_text + ")", hint)
       .WithDetail(HubOutOfReach{});
 }
 
 Error HubClient::NoAccess(const HttpResponse& response) const {
-  const std::string where = model_ + " at " + settings_.endpoint;
+  const std::string where = model_ + " at " + endpoint_;
   const std::string give =
       "with " + OptionName("token") + ", HF_TOKEN or the file " + settings_.token_file;
   if (response.Header("x-error-code") == "GatedRepo") {
     return Error(absl::StatusCode::kPermissionDenied,
                  where + ": the model is gated" +
                      (settings_.token.empty() ? "" : ", and this token has no access to it"),
-                 "ask for access at " + settings_.endpoint + "/" + model_ +
-                     ", then give your token " + give)
+                 "ask for access at " + endpoint_ + "/" + model_ + ", then give your token " + give)
         .WithDetail(HubRefused{});
   }
   if (settings_.token.empty()) {
@@ -256,7 +255,7 @@ Error HubClient::ErrorOf(const HttpResponse& response, const std::string& revisi
                          const std::string& what) const {
   if (response.failure != HttpFailure::kNone) return NoAnswer(response);
   const std::string code = response.Header("x-error-code");
-  const std::string where = model_ + " at " + settings_.endpoint;
+  const std::string where = model_ + " at " + endpoint_;
   if (code == "RevisionNotFound") {
     return NotFound(where + ": no revision \"" + revision + "\"",
                     "a revision is a branch, a tag or a whole commit");

@@ -44,6 +44,8 @@ class HubClient {
 
   const HubSettings& settings() const { return settings_; }
   const std::string& model() const { return model_; }
+  // Returns the settings' endpoint without a user's name and password, for messages.
+  const std::string& shown_endpoint() const { return endpoint_; }
 
   // Asks for a file's metadata. Throws if there is no such model or revision, or if the Hub doesn't
   // show it to us. With `attempts` above 1 tries again if the network fails, or the server does.
@@ -74,7 +76,8 @@ class HubClient {
 
   HubSettings settings_;
   std::string model_;
-  std::string origin_;  // of the endpoint
+  std::string endpoint_;  // as messages have it
+  std::string origin_;    // of the endpoint
   HttpClient http_;
 };
 

@@ -13,6 +13,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/hub/http.h"
 
 namespace lathe {
 namespace {
@@ -82,7 +83,7 @@ std::string Endpoint() {
   const std::string lower = absl::AsciiStrToLower(endpoint);
   if (!lower.starts_with("https://") && !lower.starts_with("http://")) {
     throw InvalidArgument(
-        "HF_ENDPOINT must begin with https:// or http:// but is \"" + endpoint + "\"",
+        "HF_ENDPOINT must begin with https:// or http:// but is \"" + WithoutUser(endpoint) + "\"",
         "correct the environment variable or unset it");
   }
   return endpoint;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "lathe/core/hub/http.h"
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/tests/hub/hub_testing.h"
 
@@ -160,6 +161,59 @@ TEST_F(HubTest, NoBarsStillTellsOfWaits) {
   EXPECT_TRUE(no_bars.show_waits);
   EXPECT_FALSE(ReadHubSettings({.show_progress = false}).show_waits);
   EXPECT_TRUE(ReadHubSettings({}).show_progress);
+}
+
+TEST_F(HubTest, AUserOfTheEndpointIsNeverPrinted) {
+  EXPECT_EQ(WithoutUser("https://me:pass@host:1/a"), "https://host:1/a");
+  EXPECT_EQ(WithoutUser("https://me@host"), "https://host");
+  EXPECT_EQ(WithoutUser("https://me:p@/ss@host"), "https://host");
+  EXPECT_EQ(WithoutUser("me:pass@host"), "host");
+  EXPECT_EQ(WithoutUser("https://host/a"), "https://host/a");
+  const std::string port = std::to_string(hub_.port());
+  const auto said = [&](const std::string& endpoint, const std::string& expected) {
+    const Variable variable("HF_ENDPOINT", endpoint);
+    fs::remove_all(root_ + "/hub");
+    std::string text = "no error";
+    testing::internal::CaptureStderr();
+    try {
+      HubSettings settings = Settings();
+      settings.show_waits = true;
+      FetchCheckpoint(kModel, kAllParts, settings);
+    } catch (const Error& e) {
+      text = e.message() + "\n" + e.hint();
+    }
+    text += testing::internal::GetCapturedStderr();
+    EXPECT_NE(text.find(expected), std::string::npos) << text;
+    EXPECT_EQ(text.find("secret"), std::string::npos) << text;
+    EXPECT_EQ(text.find('@'), std::string::npos) << text;
+  };
+  const std::string with_user = "http://me:secret@127.0.0.1:" + port;
+  said(with_user, "no error");
+  said("http://me:secret@127.0.0.1:1", "http://127.0.0.1:1: no connection");
+  said("http://me:secret@no host", "\"http://no host\" is no address");
+  said("ftp://me:secret@host",
+       "HF_ENDPOINT must begin with https:// or http:// but is \"ftp://host");
+  said("me:secret@host", "but is \"host\"");
+  const auto fails = [&](const HubFault& fault, const std::string& expected) {
+    hub_.Fail(fault);
+    said(with_user, expected);
+    hub_.ClearFaults();
+  };
+  const std::string shown = hub_.url();
+  fails({.path = "", .times = -1, .status = 401}, "at " + shown + ": no such model");
+  fails({.path = "", .times = -1, .status = 403, .headers = {"X-Error-Code: GatedRepo"}},
+        "ask for access at " + shown + "/owner/name");
+  fails({.path = "config.json", .status = 429, .headers = {"Retry-After: 1"}},
+        "at " + shown + ": status 429; trying again");
+  fails({.path = "config.json", .times = -1, .kind = HubFault::kNoCommit},
+        shown + ": the answer for config.json lacks");
+  fails({.path = "/api/", .times = -1, .kind = HubFault::kWrongList, .text = "{"},
+        shown + ": the list of the files");
+  fails({.path = "", .times = -1, .kind = HubFault::kRedirect, .text = "/x"},
+        shown + ": more than 10 redirects");
+  fails(
+      {.path = "config.json", .method = "GET", .times = -1, .kind = HubFault::kWrongBytes, .at = 3},
+      "config.json from " + shown + " is damaged");
 }
 
 TEST_F(HubTest, StallsEndAfterTheDownloadsTimeout) {
