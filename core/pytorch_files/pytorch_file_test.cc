@@ -161,6 +161,22 @@ TEST_F(PyTorchFileTest, TrainingCheckpointsHaveAStateDictInside) {
             1u);
 }
 
+// A view of a conjugated tensor's imaginary part has its storage's values with the other sign.
+TEST_F(PyTorchFileTest, RefusesBitsThatChangeValues) {
+  const auto with_bits = [&](const std::string& bits) {
+    const std::string tensor = TensorOf(Storage("FloatStorage", "0", 6), 0, {2, 3}, {3, 1}, bits);
+    return ZipForm(Pickle(Dict({{"weight", tensor}})), {{"0", kFloats}});
+  };
+  for (const char* none : {"N", "}"}) {
+    EXPECT_EQ(ValuesOf(Read(with_bits(none)), "weight"), (Values{1, 2, 3, 4, 5, 6})) << none;
+  }
+  EXPECT_EQ(Refusal(with_bits("}(" + Text("neg") + "\x88u")),
+            "has a tensor that isn't stored as it is; torch.save noted \"neg\" with it");
+  EXPECT_EQ(Refusal(with_bits("}(" + Text("conj") + "\x88" + Text("neg") + "\x88u")),
+            "has a tensor that isn't stored as it is; torch.save noted \"conj\", \"neg\" with it");
+  EXPECT_EQ(Refusal(with_bits("K\x01")), "its pickle has a tensor whose bits are no dict");
+}
+
 TEST_F(PyTorchFileTest, RefusesFunctionsByName) {
   const auto refusal = [&](const std::string& value) {
     return Refusal(ZipForm(Pickle(value), {{"0", kFloats}}));

@@ -56,10 +56,11 @@ std::string Storage(const std::string& type, const std::string& key, int64_t siz
 }
 
 std::string TensorOf(const std::string& storage, int64_t offset, const Sizes& size,
-                     const Sizes& strides) {
+                     const Sizes& strides, const std::string& tail) {
   const std::string hooks = Function("collections", "OrderedDict") + ")R";
   return Function("torch._utils", "_rebuild_tensor_v2") +
-         Tuple({storage, Integer(offset), Integers(size), Integers(strides), "\x89", hooks}) + "R";
+         Tuple({storage, Integer(offset), Integers(size), Integers(strides), "\x89", hooks, tail}) +
+         "R";
 }
 
 std::string Parameter(const std::string& tensor) {

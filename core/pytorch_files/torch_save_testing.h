@@ -18,8 +18,9 @@ std::string Tuple(const std::vector<std::string>& items);
 // "FloatStorage" or another type of torch's. `tail` is the rest of its id.
 std::string Storage(const std::string& type, const std::string& key, int64_t size,
                     const std::string& tail = "");
+// `tail` is a seventh argument, if any.
 std::string TensorOf(const std::string& storage, int64_t offset, const Sizes& size,
-                     const Sizes& strides);
+                     const Sizes& strides, const std::string& tail = "");
 std::string Parameter(const std::string& tensor);
 std::string Dict(const std::vector<std::pair<std::string, std::string>>& items);
 std::string Pickle(const std::string& value);

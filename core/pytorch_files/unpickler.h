@@ -107,6 +107,7 @@ class Unpickler {
   void AppendFrom(size_t begin, Value& container, Kind kind);
   void Remember(uint64_t key);
   const Value& Reduce(const Value& function, const Value& arguments);
+  void CheckBits(const Value& bits) const;
   const Value& RebuildTensor(const Value& arguments);
   const Value& MakeDict(const Value& arguments);
   const Value& LoadStorage(const Value& id);

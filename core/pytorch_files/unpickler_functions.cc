@@ -12,7 +12,7 @@ constexpr int64_t kMaxSize = int64_t{1} << 48;  // of a dimension, in elements
 enum Function : int64_t {
   kOrderedDict,
   kRebuildTensor,     // without a layout, of the oldest files
-  kRebuildTensorV2,   // storage, offset, size, strides, requires_grad, hooks
+  kRebuildTensorV2,   // storage, offset, size, strides, requires_grad, hooks, bits
   kRebuildParameter,  // tensor, requires_grad, hooks
   kFirstStorage,      // and on: kStorages
 };
@@ -130,12 +130,26 @@ int64_t Unpickler::Count(const Value& value, const char* what) const {
   return value.integer;
 }
 
+// `bits` is None or a dict. With {"neg": True} the tensor's values are those of its storage with
+// the other sign.
+void Unpickler::CheckBits(const Value& bits) const {
+  if (bits.kind == Kind::kNone || (bits.kind == Kind::kDict && bits.items.empty())) return;
+  if (bits.kind != Kind::kDict) throw Broken("has a tensor whose bits are no dict");
+  const std::string keys = KeysOf(bits);
+  throw InvalidArgument(
+      file_ + ": has a tensor that isn't stored as it is; torch.save noted " +
+          (keys.empty() ? "bits" : keys) + " with it",
+      "load the file in Python, call resolve_neg() and resolve_conj() of each tensor, and save "
+      "them again by torch.save");
+}
+
 const PickledValue& Unpickler::RebuildTensor(const Value& arguments) {
   const auto& items = arguments.items;
   if (items.size() < 4 || items[0]->kind != Kind::kStorage || items[2]->kind != Kind::kTuple ||
       items[3]->kind != Kind::kTuple || items[2]->items.size() != items[3]->items.size()) {
     throw Broken("has a tensor without a storage, a size or strides");
   }
+  if (items.size() > 6) CheckBits(*items[6]);
   Value& value = Make(Kind::kTensor);
   PickledTensor& tensor = value.tensor;
   tensor.storage = items[0]->tensor.storage;

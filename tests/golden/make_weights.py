@@ -250,6 +250,7 @@ def save_fuzz_corpus(folder):
     torch.serialization.set_crc32_options(True)
     save_old(state, folder / "ok_old")
     save_old(dict(weight=matrix, code=Code()), folder / "bad_function_old")
+    torch.save(dict(weight=torch.tensor([1 + 2j, 3 - 4j]).conj().imag), folder / "bad_negative")
     appends = b"\x80\x02Nq\x010]" + 1000 * b"h\x01a" + b"."  # items that are appended one by one
     with zipfile.ZipFile(folder / "bad_many_appends", "w") as bad:
         bad.writestr(zipfile.ZipInfo("model/data.pkl"), appends)
