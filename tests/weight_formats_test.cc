@@ -62,8 +62,8 @@ std::vector<std::string> FormatsOf(const std::string& family) {
   // TensorFlow's classifier of MPNet differs, and make_tensorflow_weights.py never wrote ConvBERT.
   if (family != "modernbert" && family != "mpnet" && family != "convbert") add({"tensorflow"});
   if (family == "bert") {
-    add({"bf16", "f64", "strange", "strange-old", "shards-old", "h5-packed", "h5-einsum",
-         "lightning", "loop", "data-parallel"});
+    add({"bf16", "f64", "strange", "strange-old", "shards-old", "old-protocol-3", "old-protocol-4",
+         "old-protocol-5", "h5-packed", "h5-einsum", "lightning", "loop", "data-parallel"});
   }
   return formats;
 }

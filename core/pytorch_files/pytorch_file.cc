@@ -1,5 +1,6 @@
 #include "lathe/core/pytorch_files/pytorch_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -15,8 +16,11 @@
 namespace lathe {
 namespace {
 
-// The number 0x1950a86a20f9469cfc6c as a pickle, with which files before PyTorch 1.6 begin.
-constexpr std::string_view kOldMagic("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20j\xa8P\x19.", 15);
+// Files before PyTorch 1.6 begin with a pickle of the number 0x1950a86a20f9469cfc6c: its protocol,
+// from 4 on a frame, and this.
+constexpr std::string_view kOldMagic("\x8a\x0al\xfc\x9c\x46\xf9\x20j\xa8P\x19.", 13);
+// The same number by protocols 0 and 1.
+constexpr std::string_view kMagicAsText = "L119547037146038801333356L\n.";
 constexpr int64_t kOldVersion = 1001;
 
 constexpr size_t kWorthThreads = 1 << 20;  // bytes
@@ -138,6 +142,17 @@ StoredArrays ReadZip(const std::shared_ptr<const MappedFile>& memory, const std:
 // like, and the state dict. Then come the list of storages and, for each, its number of elements
 // and these.
 
+bool IsOldForm(std::string_view bytes) {
+  constexpr size_t kProtocolSize = 2, kFrameSize = 9;
+  if (bytes.size() < kProtocolSize || bytes[0] != '\x80' || bytes[1] < 2 || bytes[1] > 5) {
+    return false;
+  }
+  const bool has_frame = bytes.substr(kProtocolSize).starts_with('\x95');
+  bytes.remove_prefix(kProtocolSize);
+  if (has_frame) bytes.remove_prefix(std::min(kFrameSize, bytes.size()));
+  return bytes.starts_with(kOldMagic);
+}
+
 // `machine` is a dict with "little_endian".
 void CheckByteOrder(const PickledValue& machine, const std::string& file) {
   for (size_t i = 0; i + 1 < machine.items.size(); i += 2) {
@@ -210,7 +225,13 @@ StoredArrays ReadPyTorchFile(const std::string& file) {
   const auto memory = std::make_shared<const MappedFile>(file);
   const std::string_view bytes = memory->bytes();
   if (IsZipArchive(bytes)) return ReadZip(memory, file);
-  if (bytes.starts_with(kOldMagic)) return ReadOld(memory, file);
+  if (IsOldForm(bytes)) return ReadOld(memory, file);
+  if (bytes.starts_with(kMagicAsText)) {
+    throw InvalidArgument(
+        file + ": was saved with pickle's protocol 0 or 1, and Lathe reads 2 to 5",
+        "if you trust the file, load it in Python by torch.load(FILE, "
+        "weights_only=False) and save its state dict by torch.save");
+  }
   throw BrokenWeights(file, "was not written by torch.save, or is damaged");
 }
 

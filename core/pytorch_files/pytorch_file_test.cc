@@ -298,6 +298,27 @@ TEST_F(PyTorchFileTest, RefusesDamagedZipFiles) {
   EXPECT_EQ(Refusal(outer), "its members \"a\" and \"b\" overlap");
 }
 
+// torch.save takes any protocol. tests/weight_formats_test.cc reads its files with 3 to 5.
+TEST_F(PyTorchFileTest, OldFormHasAnyBinaryProtocol) {
+  const std::string old = OldForm(kSome, {{"0", kFloats}}, {6});
+  for (const char protocol : {2, 3, 4, 5}) {
+    std::string bytes = old;
+    bytes[1] = protocol;
+    EXPECT_EQ(ValuesOf(Read(bytes), "weight"), (Values{1, 2, 3, 4, 5, 6})) << int{protocol};
+    bytes.insert(2, std::string("\x95\x0d\0\0\0\0\0\0\0", 9));
+    EXPECT_EQ(ValuesOf(Read(bytes), "weight"), (Values{1, 2, 3, 4, 5, 6})) << int{protocol};
+  }
+  EXPECT_EQ(Refusal("L119547037146038801333356L\n.M\xe9\x03."),
+            "was saved with pickle's protocol 0 or 1, and Lathe reads 2 to 5");
+  for (const char protocol : {0, 1, 6}) {
+    std::string bytes = old;
+    bytes[1] = protocol;
+    EXPECT_EQ(Refusal(bytes), "was not written by torch.save, or is damaged");
+  }
+  EXPECT_EQ(Refusal(std::string("\x80\x04\x95", 3)),
+            "was not written by torch.save, or is damaged");
+}
+
 TEST_F(PyTorchFileTest, RefusesOtherFiles) {
   EXPECT_EQ(Refusal(""), "was not written by torch.save, or is damaged");
   EXPECT_EQ(Refusal("<html>"), "was not written by torch.save, or is damaged");

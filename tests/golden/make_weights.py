@@ -4,8 +4,9 @@
   python3 tests/golden/make_weights.py [FAMILY ...]       # needs torch, transformers, safetensors, h5py
 
 Every family has: safetensors; pytorch_model.bin as zip, in the old form, with float16, and in shards; and, if TensorFlow
-has the family, tf_model.h5 whole and in shards. BERT has more: bfloat16, float64, strides, old shards, packed HDF5, HDF5
-as early versions of Transformers 4 wrote it, and checkpoints of training programs: Lightning's, a loop's, DataParallel's.
+has the family, tf_model.h5 whole and in shards. BERT has more: bfloat16, float64, strides, old shards, old files of other
+pickle protocols, packed HDF5, HDF5 as early versions of Transformers 4 wrote it, and checkpoints of training programs:
+Lightning's, a loop's, DataParallel's.
 weights/FAMILY holds config.json, expected.safetensors (token ids and Transformers' logits in float64), and a folder for
 each format. All weights are multiples of 1/64 below 2, which float16 and bfloat16 hold exactly, so each format has the
 same values. Transformers wrote tf_model.h5 until version 4, with TensorFlow. The files here have its layout and its names.
@@ -249,6 +250,7 @@ def save_fuzz_corpus(folder):
     torch.save(dict(epoch=1, net=dict(weight=matrix)), folder / "bad_checkpoint")
     torch.serialization.set_crc32_options(True)
     save_old(state, folder / "ok_old")
+    save_old(state, folder / "ok_old_protocol_5", pickle_protocol=5)
     save_old(dict(weight=matrix, code=Code()), folder / "bad_function_old")
     torch.save(dict(weight=torch.tensor([1 + 2j, 3 - 4j]).conj().imag), folder / "bad_negative")
     appends = b"\x80\x02Nq\x010]" + 1000 * b"h\x01a" + b"."  # items that are appended one by one
@@ -259,8 +261,8 @@ def save_fuzz_corpus(folder):
     (folder / "bad_lfs").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
 
 
-def save_old(state, file):
-    torch.save(state, file, _use_new_zipfile_serialization=False)
+def save_old(state, file, **options):
+    torch.save(state, file, _use_new_zipfile_serialization=False, **options)
 
 
 def main(families):
@@ -292,6 +294,8 @@ def main(families):
             for name, dtype in [("bf16", torch.bfloat16), ("f64", torch.float64)]:
                 torch.save({n: value.to(dtype) for n, value in state.items()}, sub(name) / "pytorch_model.bin")
             in_shards(state, sub("shards-old"), ".bin", save_old)
+            for protocol in (3, 4, 5):
+                save_old(state, sub(f"old-protocol-{protocol}") / "pytorch_model.bin", pickle_protocol=protocol)
             save_h5_packed(model, sub("h5-packed") / "tf_model.h5")
             save_h5(model, sub("h5-einsum") / "tf_model.h5", einsum_weights)
             save_training_checkpoints(state, sub)
