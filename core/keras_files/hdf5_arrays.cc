@@ -1,5 +1,6 @@
 #include "lathe/core/keras_files/hdf5_arrays.h"
 
+#include <absl/status/status.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@ constexpr int kMostRank = 8;
 constexpr uint64_t kMostElements = uint64_t{1} << 40;
 constexpr uint64_t kPiece = uint64_t{16} << 20;  // bytes that are read at once
 constexpr uint64_t kAlignment = 64;              // of copies
+constexpr H5Z_filter_t kLzf = 32000;             // h5py brings it
 
 // Closes an object of HDF5.
 class Handle {
@@ -46,6 +48,9 @@ Result Checked(Result result, const std::string& what) {
   if (result < 0) throw DataLoss(what);
   return result;
 }
+
+// The error for a sound file with something that this reader doesn't have.
+Error Unsupported(const std::string& what) { return Error(absl::StatusCode::kUnimplemented, what); }
 
 // Returns the texts of an attribute; none if it isn't there.
 std::vector<std::string> TextsOf(hid_t object, const std::string& name) {
@@ -118,6 +123,9 @@ Handle Open(hid_t object, const std::string& path) {
 std::string DTypeOf(hid_t type, const std::string& name) {
   const H5T_class_t kind = Hdf5().Tget_class(type);
   const size_t size = Hdf5().Tget_size(type);
+  if ((kind == H5T_FLOAT || kind == H5T_INTEGER) && Hdf5().Tget_order(type) == H5T_ORDER_BE) {
+    throw Unsupported("\"" + name + "\" has big-endian numbers, which Lathe does not read");
+  }
   const bool is_plain =
       Hdf5().Tget_order(type) == H5T_ORDER_LE && Hdf5().Tget_precision(type) == 8 * size;
   if (kind == H5T_FLOAT && is_plain) {
@@ -131,7 +139,7 @@ std::string DTypeOf(hid_t type, const std::string& name) {
     const bool is_signed = Hdf5().Tget_sign(type) == H5T_SGN_2;
     return (is_signed ? "I" : "U") + std::to_string(8 * size);
   }
-  throw DataLoss("\"" + name + "\" has a type that Lathe does not have");
+  throw Unsupported("\"" + name + "\" has a type that Lathe does not have");
 }
 
 // Returns whether the elements follow each other in the file, without a filter. Refuses elements
@@ -155,7 +163,8 @@ bool IsPlain(hid_t dataset, const std::string& name) {
                                                     &values, nullptr, 0, nullptr, &config);
     if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE &&
         filter != H5Z_FILTER_FLETCHER32) {
-      throw DataLoss("\"" + name + "\" is packed by filter " + std::to_string(filter));
+      throw Unsupported("\"" + name + "\" is packed by filter " + std::to_string(filter) +
+                        (filter == kLzf ? " (LZF)" : "") + ", which Lathe does not read");
     }
   }
   return layout == H5D_CONTIGUOUS;

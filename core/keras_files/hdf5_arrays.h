@@ -35,7 +35,8 @@ inline constexpr uint64_t kMostHdf5Chunks = 32768;
 
 // Returns the arrays in the file with these bytes, which begin with HDF5's signature: no userblock
 // lies before it. Elements that are compressed or in pieces are written to the descriptor `copies`.
-// Follows no links to other files and loads no plugins. Throws DataLoss, without the file's name.
+// Follows no links to other files and loads no plugins. Throws DataLoss for a damaged file and
+// Unimplemented for types and filters that Lathe does not have, both without the file's name.
 std::vector<Hdf5Array> FindHdf5Arrays(std::string_view bytes, int copies);
 
 // Returns the arrays of these names ("inputs" or "group/inputs"), with at least one dimension.

@@ -18,6 +18,11 @@ std::vector<Hdf5Array> FindArrays(const MappedFile& memory, const MemoryFile& co
                                   const std::string& file) try {
   return FindConfined(memory, copies, file, FindHdf5Arrays);
 } catch (const Error& e) {
+  if (e.code() == absl::StatusCode::kInvalidArgument) {
+    throw InvalidArgument(file + ": " + Printable(e.message()),
+                          "write the file again, in Python with h5py: its arrays little-endian and "
+                          "not compressed, or by gzip");
+  }
   if (e.code() != absl::StatusCode::kDataLoss) throw;
   throw BrokenWeights(file, e.message());
 }

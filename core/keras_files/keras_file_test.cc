@@ -1,5 +1,6 @@
 #include "lathe/core/keras_files/keras_file.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -187,13 +188,29 @@ TEST_F(KerasFileTest, RefusesOtherFiles) {
            {"external_elements", "\"layer/w:0\" has its elements in another file"},
            {"missing", "it lacks \"layer/none:0\", which it lists"},
            {"virtual", "\"layer/w:0\" has a layout that can't be read"},
-           {"big_endian", "\"layer/w:0\" has a type that Lathe does not have"},
+           {"big_endian", "\"layer/w:0\" has big-endian numbers, which Lathe does not read"},
            {"text", "\"layer/w:0\" has a type that Lathe does not have"},
-           {"other_filter", "\"layer/w:0\" is packed by filter 32000"},
+           {"other_filter",
+            "\"layer/w:0\" is packed by filter 32000 (LZF), which Lathe does not read"},
            {"crash", "the process that read it crashed (signal 11)"},
            {"bomb", "the process that read it found more values than the file can have"},
            {"no_names", "lists no weights (\"layer_names\")"}}) {
     EXPECT_EQ(Refusal(ReadFile("tests/golden/weights_refused/" + file + ".h5")), message) << file;
+  }
+}
+
+TEST_F(KerasFileTest, SaysHowToSaveASoundFileThatItCannotRead) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer ends some of the processes otherwise";
+#endif
+  for (const char* file : {"big_endian", "text", "other_filter"}) {
+    try {
+      ReadKerasFile("tests/golden/weights_refused/" + std::string(file) + ".h5");
+      ADD_FAILURE() << file;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument) << error.what();
+      EXPECT_TRUE(error.hint().starts_with("write the file again")) << error.hint();
+    }
   }
 }
 
