@@ -3,6 +3,7 @@
 #include <absl/status/status.h>
 
 #include <cstdint>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -52,6 +53,13 @@ StoredArray FitToModel(const StoredArray& array, const Shape& wanted) {
   return fitted;
 }
 
+// Returns true if the arrays have the same elements, in the same order in the file.
+bool AreSame(const StoredArray& a, const StoredArray& b) {
+  return a.shape == b.shape && a.dtype == b.dtype && a.strides == b.strides &&
+         std::memcmp(a.data, b.data,
+                     static_cast<size_t>(NumElements(a.shape) * SizeOfElement(a.dtype))) == 0;
+}
+
 // Returns the array as PyTorch has it. Checks all that the child says.
 StoredArray ArrayOf(const Hdf5Array& found, VariableKind kind,
                     const std::shared_ptr<const MappedFile>& memory, const std::string& file) {
@@ -95,7 +103,7 @@ StoredArrays ReadKerasFile(const std::string& file) {
     const StoredArray array = ArrayOf(one, name.kind, one.is_copied ? copied : memory, file);
     // A layer lists again what it shares with an earlier one.
     const auto [at, is_new] = arrays.emplace(name.name, array);
-    if (!is_new && (at->second.shape != array.shape || at->second.dtype != array.dtype)) {
+    if (!is_new && !AreSame(at->second, array)) {
       throw BrokenWeights(file, "has two tensors \"" + name.name + "\"");
     }
   }

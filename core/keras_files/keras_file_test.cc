@@ -132,6 +132,12 @@ class KerasFileTest : public WeightFileTest {
 
 const fs::path kBert = "tests/golden/weights/bert";
 
+// Returns sixteen float32, all of this value.
+std::string FloatBytes(float value) {
+  const std::vector<float> values(16, value);
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof value};
+}
+
 TEST_F(KerasFileTest, HasTheTensorsOfPyTorch) {
   const SafetensorsReader expected(kBert / "safetensors/model.safetensors");
   for (const StoredArrays& arrays :
@@ -192,6 +198,7 @@ TEST_F(KerasFileTest, RefusesOtherFiles) {
            {"text", "\"layer/w:0\" has a type that Lathe does not have"},
            {"other_filter",
             "\"layer/w:0\" is packed by filter 32000 (LZF), which Lathe does not read"},
+           {"two_values", "has two tensors \"w\""},
            {"crash", "the process that read it crashed (signal 11)"},
            {"bomb", "the process that read it found more values than the file can have"},
            {"no_names", "lists no weights (\"layer_names\")"}}) {
@@ -212,6 +219,20 @@ TEST_F(KerasFileTest, SaysHowToSaveASoundFileThatItCannotRead) {
       EXPECT_TRUE(error.hint().starts_with("write the file again")) << error.hint();
     }
   }
+}
+
+// Two layers may list one variable, each with a copy of its values.
+TEST_F(KerasFileTest, TensorsThatAreListedTwiceAreAlike) {
+  std::string bytes = ReadFile("tests/golden/weights_refused/two_values.h5");
+  const std::string first = FloatBytes(1), second = FloatBytes(2);
+  const size_t at = bytes.find(second);
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, second.size(), first);
+  const StoredArrays arrays = Read(bytes);
+  EXPECT_EQ(arrays.size(), 1u);
+  EXPECT_EQ(ValuesOf(arrays, "w"), std::vector<float>(16, 1));
+  bytes[at] ^= 1;  // a bit is enough
+  EXPECT_EQ(Refusal(bytes), "has two tensors \"w\"");
 }
 
 TEST_F(KerasFileTest, RefusesShardsThatAreMissingOrAlike) {

@@ -195,6 +195,12 @@ def save_refused(folder):
     save("bomb", lambda g: g.create_dataset("w:0", data=np.zeros((1024, 4096), np.float32), chunks=(1024, 4096),
                                             compression="gzip", compression_opts=9))
     save("no_names", lambda g: g.create_dataset("w:0", data=values))
+    with h5py.File(folder / "two_values.h5", "w") as f:  # of one tensor's name
+        f.attrs["layer_names"] = [b"one", b"two"]
+        for layer, factor in [("one", 1), ("two", 2)]:
+            group = f.create_group(layer)
+            group.attrs["weight_names"] = [b"layer/w:0"]
+            group.create_group("layer").create_dataset("w:0", data=factor * values)
     with h5py.File(folder / "crash.h5", "w") as f:
         f.attrs["layer_names"] = ["layer"]
         group = f.create_group("layer")
