@@ -57,7 +57,11 @@ std::string ModelTypeOf(const PretrainedConfig& config) {
     return model_type;
   }
   std::string_view model_class = classes->front().get_ref<const std::string&>();
-  if (model_class.starts_with("TF")) model_class.remove_prefix(2);  // TensorFlow's classes
+  for (const std::string_view library : {"TF", "Flax"}) {  // TensorFlow's and Flax' classes
+    if (!model_class.starts_with(library)) continue;
+    model_class.remove_prefix(library.size());
+    break;
+  }
   constexpr std::string_view kTask = "ForSequenceClassification";
   for (const auto& [type, architecture] : Registry()) {
     std::string_view family = architecture.class_name;
@@ -65,7 +69,7 @@ std::string ModelTypeOf(const PretrainedConfig& config) {
     family.remove_suffix(kTask.size());
     if (!model_class.starts_with(family)) continue;
     const std::string_view task = model_class.substr(family.size());
-    if (task == "Model" || task.starts_with("For")) return type;
+    if (task == "Model" || task == "LMHeadModel" || task.starts_with("For")) return type;
   }
   return "";
 }

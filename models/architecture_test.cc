@@ -177,6 +177,11 @@ TEST_F(ArchitectureTest, AModelsClassTellsItsTypeIfNothingElseDoes) {
   EXPECT_EQ(type_of({"DebertaModel"}), "deberta");
   EXPECT_EQ(type_of({"DebertaV2Model"}), "deberta-v2");
   EXPECT_EQ(type_of({"DistilBertForSequenceClassification"}), "distilbert");
+  EXPECT_EQ(type_of({"BertLMHeadModel"}), "bert");
+  EXPECT_EQ(type_of({"TFBertLMHeadModel"}), "bert");
+  EXPECT_EQ(type_of({"FlaxBertForMaskedLM"}), "bert");
+  EXPECT_EQ(type_of({"FlaxXLMRobertaModel"}), "xlm-roberta");
+  EXPECT_EQ(type_of({"TFFlaxBertModel"}), "");
   EXPECT_EQ(type_of({"GPT2LMHeadModel"}), "");
   EXPECT_EQ(type_of({"BertGenerationDecoder"}), "");
   EXPECT_EQ(type_of(nlohmann::json::array()), "");
