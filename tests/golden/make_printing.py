@@ -1,4 +1,4 @@
-"""Writes tests/golden/printing.json: arrays, and how NumPy 2 prints them.
+"""Writes tests/golden/printing.json: arrays, and how NumPy 2.4 prints them.
 
 Run from the repository's root with NumPy installed:
     python tests/golden/make_printing.py > tests/golden/printing.json

@@ -118,7 +118,9 @@ class FloatFormat {
         smallest = std::min(smallest, value);
       }
     }
-    exponents_ = largest != 0 && (largest >= M(1e8) || smallest < M(1e-4) ||
+    // NumPy's limit is a power of ten whose numbers the type tells apart.
+    constexpr M kLargest = std::is_same_v<T, double> ? 1e8 : std::is_same_v<T, Float16> ? 1e3 : 1e6;
+    exponents_ = largest != 0 && (largest >= kLargest || smallest < M(1e-4) ||
                                   static_cast<M>(T(largest / smallest)) > M(1000));
     size_t fraction = 0, exponent = 0;
     for (const T value : values) {
@@ -148,6 +150,8 @@ class FloatFormat {
     }
     NumberText text = Of(value);
     if (exponents_) {
+      // Digits behind the shortest ones are those of the exact number, not zeros.
+      if (text.fraction.size() < fraction_) text = Split(Printed("%.*e", precision_, wide));
       text.fraction.append(fraction_ - std::min(fraction_, text.fraction.size()), '0');
       const std::string digits = text.exponent.substr(1);
       return Padded(text.whole, left_) + "." + text.fraction + "e" + text.exponent[0] +

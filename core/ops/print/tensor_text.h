@@ -20,10 +20,11 @@ struct PrintOptions {
   int line_width = 75;       // lines are broken before this column
 };
 
-// Returns what str(array) is in NumPy 2 for an array of these values, and "undefined" or
+// Returns what str(array) is in NumPy 2.4 for an array of these values, and "undefined" or
 // "unallocated" for a tensor without values. Floating numbers have as many digits as tell them from
-// their neighbours of the same dtype, also in bfloat16, which NumPy does not have. A scalar is
-// printed as a number. Reads the values from any device.
+// their neighbours of the same dtype. So they do in bfloat16, which NumPy does not have; its
+// numbers get exponents where those of float32 do. A scalar is printed as a number. Reads the
+// values from any device.
 std::string ToString(const Tensor& x, const PrintOptions& options = {});
 
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
