@@ -68,6 +68,7 @@ void AddAll(const T* in, Sum* sums, const WalkDims& dims) {
       for (int64_t i = 0; i < n; ++i) sum += cpu::Load(in[i]);
       *sums = sum;
     } else {
+#pragma omp simd
       for (int64_t i = 0; i < n; ++i) sums[i] += cpu::Load(in[i]);
     }
     int d = last - 1;

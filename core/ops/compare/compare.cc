@@ -34,6 +34,7 @@ void CompareOnHost(Comparison comparison, uint8_t* y, const void* a_data, const 
         ForRuns(walk, [=](const int64_t* offsets, int64_t place, int64_t n) {
           const T* const left = a + offsets[0];
           const T* const right = b + offsets[1];
+#pragma omp simd
           for (int64_t i = 0; i < n; ++i) {
             y[place + i] = f(NumberOf(left[i * a_stride]), NumberOf(right[i * b_stride]));
           }

@@ -24,6 +24,7 @@ void SelectOnHost(void* y_data, const void* condition_data, const void* a_data, 
           const uint8_t* const chooses_left = condition + offsets[0];
           const T* const left = a + offsets[1];
           const T* const right = b + offsets[2];
+#pragma omp simd
           for (int64_t i = 0; i < n; ++i) {
             // Both are loaded, so that the compiler needs no branch.
             const T from_left = left[i * a_stride], from_right = right[i * b_stride];

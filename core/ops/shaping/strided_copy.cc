@@ -22,7 +22,9 @@ void CopyRuns(const T* from, T* to, const OperandWalk<2>& walk) {
     if (contiguous && n > kFew) {
       std::memcpy(out, in, static_cast<size_t>(n) * sizeof(T));
     } else if (from_stride == 0 && to_stride == 1) {
-      std::fill_n(out, n, *in);
+      const T value = *in;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) out[i] = value;
     } else {
       for (int64_t i = 0; i < n; ++i) out[i * to_stride] = in[i * from_stride];
     }
