@@ -58,9 +58,10 @@ TEST_F(HubCliTest, FilesGoBeforeTheHub) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   ExpectError(RunProgram("lathe", {"predict", "bert/config.json", "good"}),
               "bert/config.json: is a file, not a model's folder");
-  ExpectError(Train({"--model_name_or_path", "bert/config.json"}),
+  ExpectError(Train({"--model_name_or_path", "bert/config.json", "--overwrite_output_dir"}),
               "bert/config.json: is a file, not a model's folder");
-  ExpectError(Train({"--tokenizer_name", "bert/config.json"}), "bert/config.json");
+  ExpectError(Train({"--tokenizer_name", "bert/config.json", "--overwrite_output_dir"}),
+              "bert/config.json");
   std::filesystem::remove_all("bert");
   EXPECT_TRUE(hub_.requests().empty());
 }

@@ -9,8 +9,10 @@
 #include "lathe/core/broadcast.h"
 #include "lathe/core/gemm.h"
 #include "lathe/core/ops/dispatch.h"
+#include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/linear.h"
 #include "lathe/core/ops/math/product_threads.h"
+#include "lathe/core/ops/reduce.h"
 #include "lathe/core/ops/shape.h"
 
 namespace lathe {
@@ -244,9 +246,14 @@ Tensor MatMulComposed(const Tensor& a, const Tensor& b, const MatMulOptions& opt
   const Matrices left = MatricesOf(a, options.transpose_a);
   const Matrices right = MatricesOf(b, options.transpose_b);
   const Shape leading = BroadcastShape(kOp, left.leading, right.leading);
+  if (NumElements(leading) == 0) {
+    const Tensor nothing =
+        Tensor::Zeros(With(leading, left.OpRows(), right.OpColumns()), a.dtype(), a.device());
+    return Mul(nothing, Add(Sum(a), Sum(b)));  // both get gradients
+  }
   const Tensor lefts = ReshapeOp(a, {NumElements(left.leading) * left.rows, left.columns});
   const Tensor rights = ReshapeOp(b, {NumElements(right.leading) * right.rows, right.columns});
-  std::vector<Tensor> products = {Tensor::Zeros({0, right.OpColumns()}, a.dtype(), a.device())};
+  std::vector<Tensor> products;
   for (int64_t i = 0; i < NumElements(leading); ++i) {
     const int64_t l = OffsetOf(i, leading, BroadcastStrides(left.leading, leading)) * left.rows;
     const int64_t r = OffsetOf(i, leading, BroadcastStrides(right.leading, leading)) * right.rows;

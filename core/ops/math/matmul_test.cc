@@ -87,7 +87,7 @@ TEST(MatMul, Errors) {
             "[matmul] the second-to-last dimension of a and the last of b must agree: [2, 3] and "
             "[4, 5]");
   EXPECT_EQ(error({3}, {4}),
-            "[matmul] the last dimension of a and the last of b must agree: [3] and [4]");
+            "[matmul] the last dimension of a and the last dimension of b must agree: [3] and [4]");
   EXPECT_EQ(error({2, 2, 3}, {3, 3, 4}),
             "[matmul] the leading dimensions of a and b must broadcast: [2, 2, 3] and [3, 3, 4]");
   EXPECT_EQ(error({}, {3}), "[matmul] operands need at least one dimension: [] and [3]");
