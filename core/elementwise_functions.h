@@ -244,7 +244,7 @@ struct ClampGrad {
   double low, high;
   template <typename T>
   constexpr T operator()(T dy, T x) const {
-    return x >= static_cast<T>(low) && x <= static_cast<T>(high) ? dy : 0;
+    return x > static_cast<T>(low) && x < static_cast<T>(high) ? dy : 0;
   }
 };
 struct PowScalarGrad {

@@ -181,7 +181,10 @@ std::string ScalarText(T value) {
   } else {
     const auto wide = static_cast<double>(value);
     if (!std::isfinite(wide)) return std::isnan(wide) ? "nan" : wide < 0 ? "-inf" : "inf";
-    if (wide != 0 && (std::fabs(wide) < 1e-4 || std::fabs(wide) >= 1e16)) {
+    constexpr double kLargest = std::is_same_v<T, double>    ? 1e16
+                                : std::is_same_v<T, Float16> ? 1e3
+                                                             : 1e6;
+    if (wide != 0 && (std::fabs(wide) < 1e-4 || std::fabs(wide) >= kLargest)) {
       const NumberText text = Split(ShortestScientific(value));
       return text.whole + (text.fraction.empty() ? "" : "." + text.fraction) + "e" + text.exponent;
     }
