@@ -36,7 +36,8 @@ struct ClampOptions {
   double max = std::numeric_limits<double>::infinity();
 };
 // Returns min(max(x, options.min), options.max). The gradient passes where x lies between the
-// limits, not on one, as in PyTorch 2.15. If min is larger than max, all elements become max. Throws if a limit is NaN.
+// limits, not on one, as in PyTorch 2.15. If min is larger than max, all elements become max.
+// Throws if a limit is NaN.
 //
 //   Tensor y = Clamp(x, {.min = 0});
 Tensor Clamp(const Tensor& x, const ClampOptions& options);

@@ -196,7 +196,7 @@ TEST(Elementwise, Ties) {
                   return Add(Clamp(x, {-1, 1}), Abs(y));
                 },
                 {-1, 1, 1.5, nan}, {0, 1, -1, 2}),
-            Pair({2, 2, 0, 0}, {0, 2, -2, 2}));
+            Pair({0, 0, 0, 0}, {0, 2, -2, 2}));
   EXPECT_EQ(gradients([](const Tensor& x, const Tensor& y) { return Pow(x, y); }, {0, 0, 2, 1},
                       {0, 2, 0, 3}),
             Pair({0, 0, 0, 6}, {0, 0, 2 * std::log(2.0f), 0}));
