@@ -54,6 +54,8 @@ class Sequential : public Module {
     for (const auto& forward : forward_) y = forward(y);
     return y;
   }
+  // Does the same, so that loops may say `outputs = model(inputs)` as in PyTorch.
+  Tensor operator()(const Tensor& x) const { return Forward(x); }
   int64_t size() const { return std::ssize(forward_); }
 
  private:
