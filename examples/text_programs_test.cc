@@ -1,8 +1,24 @@
 // Runs the programs of this folder that read texts. In the texts one word decides the label.
+#include <sstream>
+#include <utility>
+
 #include "lathe/examples/example_testing.h"
 
 namespace lathe {
 namespace {
+
+// Returns the rows of a file of sentences and labels, which CliTest makes.
+std::vector<std::pair<std::string, bool>> ReadRows(const std::string& csv) {
+  std::vector<std::pair<std::string, bool>> rows;
+  std::istringstream lines(csv);
+  std::string line;
+  std::getline(lines, line);  // the names of the columns
+  while (std::getline(lines, line)) {
+    const size_t comma = line.rfind(',');
+    rows.emplace_back(line.substr(0, comma), line.substr(comma) == ",positive");
+  }
+  return rows;
+}
 
 class TextProgramsTest : public ExampleTest {
  protected:
@@ -20,6 +36,20 @@ class TextProgramsTest : public ExampleTest {
 TEST_F(TextProgramsTest, TextConvolution) {
   Check({"examples/text_convolution", Path("model"), Path("train.csv"), Path("dev.csv")}, 0.95,
         1e-4);
+}
+
+TEST_F(TextProgramsTest, SiameseBert) {
+  for (const std::string name : {"train", "dev"}) {
+    const auto rows = ReadRows(Read(name + ".csv"));
+    std::string pairs = "first,second,similar\n";
+    for (size_t i = 0; i < 3 * rows.size(); ++i) {
+      const auto &a = rows[i % rows.size()], &b = rows[(7 * i + i / rows.size()) % rows.size()];
+      pairs += a.first + "," + b.first + (a.second == b.second ? ",1\n" : ",0\n");
+    }
+    Write(name + "_pairs.csv", pairs);
+  }
+  Check({"examples/siamese_bert", Path("model"), Path("train_pairs.csv"), Path("dev_pairs.csv")},
+        0.9, 1e-4);
 }
 
 }  // namespace
