@@ -1,4 +1,6 @@
 // Runs the programs of this folder that read texts. In the texts one word decides the label.
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
@@ -50,6 +52,21 @@ TEST_F(TextProgramsTest, SiameseBert) {
   }
   Check({"examples/siamese_bert", Path("model"), Path("train_pairs.csv"), Path("dev_pairs.csv")},
         0.9, 1e-4);
+}
+
+TEST_F(TextProgramsTest, DistillBert) {
+  ASSERT_EQ(Train({"--num_train_epochs", "10"}).exit_code, 0);  // the teacher
+  nlohmann::json config = ReadJson("model/config.json");
+  config.update({{"hidden_size", 8}, {"num_hidden_layers", 1}, {"intermediate_size", 16}});
+  std::filesystem::create_directories(Path("student"));
+  Write("student/config.json", config.dump());
+  Check({"examples/distill_bert", Path("out"), Path("student"), Path("train.csv"), Path("dev.csv"),
+         Path("distilled")},
+        0.9, 1e-4);
+  EXPECT_EQ(ReadJson("distilled/config.json").at("hidden_size"), 8);
+  const RunResult evaluation =
+      RunProgram("lathe", {"evaluate", Path("distilled"), Path("dev.csv")});
+  EXPECT_EQ(evaluation.exit_code, 0) << evaluation.err;
 }
 
 }  // namespace
