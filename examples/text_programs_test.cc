@@ -1,4 +1,5 @@
 // Runs the programs of this folder that read texts. In the texts one word decides the label.
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -67,6 +68,21 @@ TEST_F(TextProgramsTest, DistillBert) {
   const RunResult evaluation =
       RunProgram("lathe", {"evaluate", Path("distilled"), Path("dev.csv")});
   EXPECT_EQ(evaluation.exit_code, 0) << evaluation.err;
+}
+
+TEST_F(TextProgramsTest, TwoHeads) {
+  for (const std::string name : {"train", "dev"}) {
+    std::string csv = "text,class,score\n";
+    for (const auto& [text, positive] : ReadRows(Read(name + ".csv"))) {
+      const auto spaces = std::count(text.begin(), text.end(), ' ');
+      csv += text + (positive ? ",1," : ",0,") +
+             std::to_string(0.25 * static_cast<double>(spaces)) + "\n";
+    }
+    Write(name + "_two.csv", csv);
+  }
+  Check({"examples/two_heads", Path("model"), Path("train_two.csv"), Path("dev_two.csv")}, 0.9,
+        1e-4);
+  EXPECT_LT(NumbersAfter("mse", alone_).back(), 0.1) << alone_;
 }
 
 }  // namespace
