@@ -68,6 +68,7 @@ fault docs/performance.md 's,--tokenizer DIR,--tokenizers DIR,' "compare_tokeniz
 fault docs/performance.md 's,(bench\.sh +)--benchmark_filter,\1--filter,' "tools/bench.sh does not take --filter"
 
 # The loop: a page that goes its own way, an example that does, and another order.
+fault examples/README.md 's,optimizer\.ZeroGrad\(\);,optimizer.Clear();,' "examples/README.md: the loop's \"optimizer.Clear();\" is not in examples/table_mlp.cc"
 fault README.md 's,scheduler->Step\(\);,scheduler.Step();,' "README.md: the loop's \"scheduler.Step();\" is not in examples/training_loop.cc"
 fault docs/zh.md 's,lr = 3e-5,lr = 3e-4,' "docs/zh.md: the loop's \"lathe::AdamWoptimizer(model->Parameters(),{.lr=3e-4});\""
 fault examples/training_loop.cc 's,Backward\(outputs\.loss\),Backward(outputs.loss.Sum()),' "docs/ja.md: the loop's \"accelerator.Backward(outputs.loss);\""

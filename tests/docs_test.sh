@@ -5,6 +5,7 @@
 #   - every program, script and Bazel label in a code block exists, and so does every path that a page names;
 #   - every flag that a page gives to a script or a program is one that it takes;
 #   - the C++ loop of README and its translations is that of examples/training_loop.cc;
+#   - the C++ beside Python in examples/README.md is that of examples/table_mlp.cc;
 #   - a translation has the same code blocks, but for their comments, as the README sections that it translates.
 # Run it as a test, or by hand from anywhere: tests/docs_test.sh [ROOT], where ROOT is another tree to check.
 set -euo pipefail
@@ -19,8 +20,8 @@ wrong() {
 }
 
 mapfile -t pages < <(find docs -name '*.md' | LC_ALL=C sort)
-pages=(README.md CONTRIBUTING.md "${pages[@]}")
-[ "${#pages[@]}" -gt 2 ] || wrong "no pages in docs/"
+pages=(README.md CONTRIBUTING.md examples/README.md "${pages[@]}")
+[ "${#pages[@]}" -gt 3 ] || wrong "no pages in docs/"
 
 most=7168
 size=$(wc -c <README.md)
@@ -275,21 +276,33 @@ loop() {
   awk '/^ *```/ { fenced = /^ *```cpp/; next } fenced' "$1" | sed -E 's,(^|[[:blank:]]+)//.*$,,; s/[[:blank:]]+//g; s/\{$//' | grep -vE '^\}*$' || true
 }
 
-# The page's statements must occur in the example in the same order. The example may have others between them.
-for page in README.md docs/{ja,hi,zh}.md; do
-  [ -f "$page" ] || continue
-  rest=$(sed -E 's,^ *//.*,,' examples/training_loop.cc | tr -d '[:space:]')
-  statements=0
+# compare_loop PAGE EXAMPLE: the statements that it reads, without spaces, must occur in the example in the same order. The
+# example may have others between them.
+compare_loop() {
+  local page=$1 example=$2 rest line statements=0
+  rest=$(sed -E 's,^ *//.*,,' "$example" | tr -d '[:space:]')
   while IFS= read -r line; do
     statements=$((statements + 1))
     if [[ $rest != *"$line"* ]]; then
-      wrong "$page: the loop's \"$line\" is not in examples/training_loop.cc, or at another place there"
+      wrong "$page: the loop's \"$line\" is not in $example, or at another place there"
       break
     fi
     rest=${rest#*"$line"}
-  done < <(loop "$page")
+  done
   [ "$statements" -gt 0 ] || wrong "$page shows no training loop in C++"
+}
+
+for page in README.md docs/{ja,hi,zh}.md; do
+  [ -f "$page" ] || continue
+  compare_loop "$page" examples/training_loop.cc < <(loop "$page")
 done
+
+# The second column of a table, which begins with a column "Python".
+if [ -f examples/README.md ]; then
+  compare_loop examples/README.md examples/table_mlp.cc < <(
+    awk '/^\| Python \|/ { inside = 1; getline; next } !/^\|/ { inside = 0 } inside' examples/README.md |
+      sed -nE 's/^.*\| `(.*)` \|$/\1/p' | tr -d '[:blank:]')
+fi
 
 # --- translations ---
 
