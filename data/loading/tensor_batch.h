@@ -145,9 +145,13 @@ auto StackSamples(std::vector<Sample> samples) {
 
 }  // namespace lathe
 
+namespace std {
+
 template <size_t N>
-struct std::tuple_size<lathe::TensorBatch<N>> : std::integral_constant<size_t, N> {};
+struct tuple_size<lathe::TensorBatch<N>> : integral_constant<size_t, N> {};
 template <size_t i, size_t N>
-struct std::tuple_element<i, lathe::TensorBatch<N>> {
+struct tuple_element<i, lathe::TensorBatch<N>> {
   using type = lathe::Tensor;
 };
+
+}  // namespace std
