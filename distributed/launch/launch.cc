@@ -86,10 +86,11 @@ class CStrings {
   std::vector<char*> pointers_;
 };
 
-// Starts this machine's ranks. `body(rank, variables)` returns the function that a rank runs.
-void StartRanks(RankSupervisor& supervisor, const LaunchOptions& options,
+// Starts this machine's ranks. `body(rank, variables)` returns the function that a rank runs. The
+// caller keeps `main_port` (HoldMainPort) until they have ended.
+void StartRanks(RankSupervisor& supervisor, const LaunchOptions& options, const Socket& main_port,
                 const std::function<std::function<void()>(int rank, const Environment&)>& body) {
-  const Environment job = JobEnvironment(options, supervisor.ended());
+  const Environment job = JobEnvironment(options, supervisor.ended(), main_port);
   const int local_size = LocalProcesses(options);
   for (int local_rank = 0; local_rank < local_size; ++local_rank) {
     const int rank = options.machine_rank * local_size + local_rank;
@@ -190,7 +191,8 @@ int RunOnce(const std::string& program, CStrings& arguments, const LaunchOptions
   if (pipe2(ends, O_CLOEXEC) != 0) throw FileError("pipe", errno);
   const FileDescriptor in(ends[0]);
   FileDescriptor out(ends[1]);
-  StartRanks(supervisor, options, [&](int, const Environment& environment) {
+  const Socket main_port = HoldMainPort(options);
+  StartRanks(supervisor, options, main_port, [&](int, const Environment& environment) {
     std::vector<std::string> variables;
     for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
     const auto shared = std::make_shared<CStrings>(std::move(variables));
@@ -306,7 +308,8 @@ int Launch(const std::function<void()>& function, int num_processes, LaunchOptio
   std::fflush(nullptr);
   WatchedSignals signals;
   RankSupervisor supervisor(options.supervisor, signals);
-  StartRanks(supervisor, options, [&](int rank, const Environment& environment) {
+  const Socket main_port = HoldMainPort(options);
+  StartRanks(supervisor, options, main_port, [&](int rank, const Environment& environment) {
     return [&function, rank, environment] {
       clearenv();
       for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);

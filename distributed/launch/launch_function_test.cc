@@ -2,13 +2,17 @@
 #include <absl/status/status.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <omp.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -23,6 +27,7 @@
 #include "lathe/distributed/launch/launch_testing.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/rendezvous/environment.h"
+#include "lathe/distributed/rendezvous/socket.h"
 
 namespace lathe {
 namespace {
@@ -74,6 +79,31 @@ TEST(Launch, RunsTheFunctionInEachRank) {
   EXPECT_EQ(Sorted(output.out),
             (std::vector<std::string>{"0 of 3, 0 of 3, 5 threads", "1 of 3, 1 of 3, 5 threads",
                                       "2 of 3, 2 of 3, 5 threads", "said before"}));
+  EXPECT_EQ(output.err, std::vector<std::string>{});
+}
+
+// A socket of another program could otherwise get the port before rank 0 listens there.
+TEST(Launch, HoldsThePortForRank0) {
+  const Output output = Capture([] {
+    return Launch(
+        [] {
+          const ProcessEnvironment env = ReadProcessEnvironment();
+          if (env.rank != 0) return;
+          const Socket other(socket(AF_INET, SOCK_STREAM, 0));
+          sockaddr_in address{};
+          address.sin_family = AF_INET;
+          address.sin_port = htons(static_cast<uint16_t>(env.master_port));
+          address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+          const int result =
+              bind(other.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+          std::cout << (result == 0 ? "bound" : std::strerror(errno)) << '\n';
+          std::cout << (LocalPort(Listen(env.master_addr, env.master_port)) == env.master_port)
+                    << '\n';
+        },
+        2, Ranks(2));
+  });
+  EXPECT_EQ(output.exit_code, 0);
+  EXPECT_EQ(output.out, (std::vector<std::string>{"Address already in use", "1"}));
   EXPECT_EQ(output.err, std::vector<std::string>{});
 }
 

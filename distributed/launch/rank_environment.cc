@@ -30,24 +30,6 @@ bool IsPlaceVariable(std::string_view name) {
          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
-// Returns the port where rank 0 is to listen: a free one if the option is 0. Throws if rank 0 could
-// not listen there. It binds the port but doesn't listen: a rank of another machine that waits for
-// rank 0 would take a listener for it.
-int CheckedPort(const LaunchOptions& options) {
-  if (options.machine_rank != 0) return options.main_process_port;
-  const char* hint = options.num_machines > 1
-                         ? "choose another port with main_process_port, the same on all machines"
-                         : "choose another port with main_process_port; 0 takes a free one";
-  try {
-    return LocalPort(Bind(options.main_process_ip, options.main_process_port));
-  } catch (const Error& e) {
-    const bool address = e.code() == absl::StatusCode::kInvalidArgument;
-    throw Error(
-        e.code(), e.message(),
-        address ? "main_process_ip must be an address of the machine with machine_rank 0" : hint);
-  }
-}
-
 void Set(Environment& environment, const std::string& name, const std::string& value) {
   std::erase_if(environment, [&](const auto& variable) { return variable.first == name; });
   environment.emplace_back(name, value);
@@ -66,7 +48,23 @@ std::string RandomId() {
   return id.str();
 }
 
-Environment JobEnvironment(const LaunchOptions& options, const EndedRanksRecord& ended) {
+Socket HoldMainPort(const LaunchOptions& options) {
+  if (options.machine_rank != 0) return Socket();
+  const char* hint = options.num_machines > 1
+                         ? "choose another port with main_process_port, the same on all machines"
+                         : "choose another port with main_process_port; 0 takes a free one";
+  try {
+    return Bind(options.main_process_ip, options.main_process_port);
+  } catch (const Error& e) {
+    const bool address = e.code() == absl::StatusCode::kInvalidArgument;
+    throw Error(
+        e.code(), e.message(),
+        address ? "main_process_ip must be an address of the machine with machine_rank 0" : hint);
+  }
+}
+
+Environment JobEnvironment(const LaunchOptions& options, const EndedRanksRecord& ended,
+                           const Socket& main_port) {
   Environment environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
@@ -75,7 +73,7 @@ Environment JobEnvironment(const LaunchOptions& options, const EndedRanksRecord&
     if (equals == text.size() || IsPlaceVariable(name)) continue;
     environment.emplace_back(name, text.substr(equals + 1));
   }
-  const int port = CheckedPort(options);
+  const int port = main_port ? LocalPort(main_port) : options.main_process_port;
   const int local_size = LocalProcesses(options);
   Set(environment, "WORLD_SIZE", std::to_string(options.num_processes));
   Set(environment, "LOCAL_WORLD_SIZE", std::to_string(local_size));

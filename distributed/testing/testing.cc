@@ -43,7 +43,10 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-int FreePort() { return LocalPort(Listen("127.0.0.1", 0)); }
+int FreePort() {
+  static std::vector<Socket> held;
+  return LocalPort(held.emplace_back(Bind("127.0.0.1", 0)));
+}
 
 std::vector<ProcessEnvironment> Environments(int n, int port) {
   std::vector<ProcessEnvironment> environments(n);

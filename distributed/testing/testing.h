@@ -17,7 +17,8 @@ struct RankResult {
   double seconds = 0;  // from the start of all ranks to the end of this one
 };
 
-// Returns a free port of this machine.
+// Returns a free port of this machine. Until this process ends, only a socket that asks for this
+// port gets it, so other programs' ranks that look for one another don't meet there.
 int FreePort();
 
 // Forks one process for each environment. A check that fails in a body (EXPECT, ASSERT) shows in
