@@ -1,10 +1,15 @@
 #include "lathe/core/checkpoint/state_file.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "lathe/core/base/json_nesting.h"
+#include "lathe/core/checkpoint/fletcher32.h"
 #include "lathe/core/checkpoint/hdf5_session.h"
 #include "lathe/core/checkpoint/libraries.h"
 
@@ -34,6 +39,32 @@ std::vector<hsize_t> ChunkOf(const std::vector<hsize_t>& dims) {
   return chunk;
 }
 
+// Writes the data as chunks of this size, each with its checksum behind it. ChunkOf makes chunks
+// whose elements lie side by side in the data. HDF5's own filter does the same in twice the time:
+// it allocates and frees the memory of each chunk.
+void WriteChunks(const Hdf5Session& session, hid_t dataset, const std::vector<hsize_t>& dims,
+                 const std::vector<hsize_t>& chunk, const char* data, size_t element_size) {
+  const size_t chunk_bytes =
+      element_size * std::accumulate(chunk.begin(), chunk.end(), size_t{1}, std::multiplies<>());
+  std::vector<char> buffer(chunk_bytes + sizeof(uint32_t));
+  std::vector<hsize_t> at(dims.size());
+  for (;;) {
+    // The chunks at the ends of dimensions are not full.
+    size_t bytes = element_size;
+    for (size_t i = 0; i < dims.size(); ++i) bytes *= std::min(chunk[i], dims[i] - at[i]);
+    std::memcpy(buffer.data(), data, bytes);
+    std::memset(buffer.data() + bytes, 0, chunk_bytes - bytes);
+    data += bytes;
+    const uint32_t checksum = Fletcher32(buffer.data(), chunk_bytes);
+    std::memcpy(buffer.data() + chunk_bytes, &checksum, sizeof checksum);
+    session.Checked(
+        Hdf5().Dwrite_chunk(dataset, H5P_DEFAULT, 0, at.data(), buffer.size(), buffer.data()));
+    size_t i = dims.size();
+    while (i > 0 && (at[i - 1] += chunk[i - 1]) >= dims[i - 1]) at[--i] = 0;
+    if (i == 0) return;
+  }
+}
+
 void WriteDataset(const Hdf5Session& session, hid_t parent, const std::string& name, hid_t type,
                   const std::vector<hsize_t>& dims, const void* data,
                   const std::vector<int64_t>& shape) {
@@ -41,8 +72,9 @@ void WriteDataset(const Hdf5Session& session, hid_t parent, const std::string& n
       Hdf5().Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), Hdf5().Sclose);
   const Hdf5Handle options = session.Own(Hdf5().Pcreate(Hdf5().dataset_creation), Hdf5().Pclose);
   session.Checked(Hdf5().Pset_obj_track_times(options.get(), false));
+  std::vector<hsize_t> chunk;  // none if the dataset is empty
   if (std::find(dims.begin(), dims.end(), hsize_t{0}) == dims.end()) {
-    const std::vector<hsize_t> chunk = ChunkOf(dims);
+    chunk = ChunkOf(dims);
     session.Checked(Hdf5().Pset_chunk(options.get(), static_cast<int>(chunk.size()), chunk.data()));
     session.Checked(Hdf5().Pset_fletcher32(options.get()));
   }
@@ -61,7 +93,10 @@ void WriteDataset(const Hdf5Session& session, hid_t parent, const std::string& n
     session.Checked(Hdf5().Awrite(attribute.get(), Hdf5().native_int64, shape.data()));
     if (!attribute.Release()) session.Fail();
   }
-  session.Checked(Hdf5().Dwrite(dataset.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data));
+  if (!chunk.empty()) {
+    WriteChunks(session, dataset.get(), dims, chunk, static_cast<const char*>(data),
+                Hdf5().Tget_size(type));
+  }
   if (!dataset.Release()) session.Fail();
 }
 

@@ -26,6 +26,9 @@ StateDict SomeState() {
   std::vector<float> large(600000);  // more than two chunks
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<float>(i) / 7;
   state.Add("m/layer.0.weight", Tensor::FromVector(large, {3000, 200}));
+  // Rows that take several chunks, and chunks of whole and of parts of rows in three dimensions.
+  state.Add("wide", Tensor::FromVector(large, {2, 300000}));
+  state.Add("cube", Tensor::FromVector(large, {2, 500, 600}));
   state.Add("m/layer.0.bias", Tensor::FromVector<float>({1, -0.0f, 3}));
   state.Add("scalar", Tensor::Full({}, 2.5));
   state.Add("counts", Tensor::FromVector<int64_t>({-1, int64_t{1} << 62}));
@@ -119,7 +122,7 @@ TEST(StateDictTest, CopiesUseTheirMemoryAgain) {
   CopyState(state, copy);
   EXPECT_EQ(copy.tensors[0].values.ToVector<float>()[1], 3);
   EXPECT_EQ(copy.tensors[0].values.raw_data(), address);
-  EXPECT_EQ(copy.tensors[4].begin, 6);
+  EXPECT_EQ(copy.tensors.back().begin, 6);
 }
 
 TEST(StateDictTest, MissingAndWrongValuesAreErrors) {

@@ -7,33 +7,12 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/checkpoint/fletcher32.h"
 
 namespace lathe {
 namespace {
 
 constexpr uint64_t kChecksumBytes = 4;
-
-uint32_t Fold(uint32_t sum) { return (sum & 0xffff) + (sum >> 16); }
-
-// Fletcher's checksum of 16-bit words with their high byte first. An odd last byte is such a high
-// byte.
-uint32_t Fletcher32(const std::string& bytes, uint64_t size) {
-  constexpr uint64_t kWords = 360;  // that can be added without a fold
-  uint32_t sum = 0, sum_of_sums = 0;
-  uint64_t at = 0;
-  const auto byte = [&](uint64_t i) {
-    return i < size ? uint32_t{static_cast<unsigned char>(bytes[i])} : 0;
-  };
-  while (at < size) {
-    for (uint64_t n = 0; n < kWords && at < size; ++n, at += 2) {
-      sum += byte(at) << 8 | byte(at + 1);
-      sum_of_sums += sum;
-    }
-    sum = Fold(sum);
-    sum_of_sums = Fold(sum_of_sums);
-  }
-  return Fold(sum_of_sums) << 16 | Fold(sum);
-}
 
 // Early versions of HDF5 swapped the bytes of each half, and it still reads such files.
 bool HasChecksum(uint32_t found, uint32_t computed) {
@@ -46,7 +25,8 @@ void RemoveChecksum(std::string& data) {
   const uint64_t size = data.size() - kChecksumBytes;
   uint32_t stored;
   std::memcpy(&stored, data.data() + size, sizeof stored);
-  if (!HasChecksum(stored, Fletcher32(data, size))) throw DataLoss("a chunk has another checksum");
+  if (!HasChecksum(stored, Fletcher32(data.data(), size)))
+    throw DataLoss("a chunk has another checksum");
   data.resize(size);
 }
 
