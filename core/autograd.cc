@@ -2,6 +2,7 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
+#include <absl/status/status.h>
 
 #include <algorithm>
 #include <chrono>
@@ -96,6 +97,23 @@ bool NeedsRecord(std::initializer_list<Tensor> inputs) {
   return grad_enabled && std::any_of(inputs.begin(), inputs.end(), NeedsGrad);
 }
 
+namespace {
+
+void CheckHaveRecords(const char* op, const std::vector<Tensor>& inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || !inputs[i].impl()->lacks_record) continue;
+    throw Error(
+        absl::StatusCode::kFailedPrecondition,
+        "[" + std::string(op) + "] input " + std::to_string(i) +
+            " comes from a tensor that needs a gradient, by a member of Tensor that records "
+            "none: Slice, Reshape, Clone or To",
+        "call the op of that name, as Reshape(x, shape) or Cast(x, dtype), or Detach() "
+        "first if no gradient is wanted");
+  }
+}
+
+}  // namespace
+
 Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction backward) {
   if (op_profile != nullptr) {
@@ -104,6 +122,7 @@ Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::ve
     ++entry.calls;
   }
   if (after_op) after_op();
+  if (grad_enabled) CheckHaveRecords(op, inputs);
   if (!grad_enabled || std::none_of(inputs.begin(), inputs.end(), NeedsGrad)) return output;
   auto node = std::make_shared<Node>();
   node->op = op;
@@ -115,6 +134,7 @@ Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::ve
   node->backward = std::move(backward);
   output.impl()->producer = std::move(node);
   output.impl()->requires_grad = true;
+  output.impl()->lacks_record = false;
   return output;
 }
 

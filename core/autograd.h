@@ -68,7 +68,8 @@ using BackwardFunction = std::function<void(BackwardContext&)>;
 // pass and checks there that none of it was changed in place. Keeps no values of `inputs`:
 // `backward` captures the tensors that it reads. It must not capture `output` itself, only
 // output.Detach(), or the node would own itself. Does nothing if no input requires a gradient or
-// under NoGradGuard.
+// under NoGradGuard. Throws FailedPrecondition for an input that Tensor's Slice, Reshape, Clone or
+// To have made from a tensor that needs a gradient, since they record none.
 Tensor Record(const char* op, Tensor output, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction backward);
 

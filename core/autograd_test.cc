@@ -1,5 +1,6 @@
 #include "lathe/core/autograd.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +8,7 @@
 
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
+#include "lathe/core/ops/shape.h"
 #include "lathe/tests/check_op.h"
 
 namespace lathe {
@@ -330,6 +332,42 @@ TEST(Autograd, GraphsKeepNoValues) {
   EXPECT_NEAR(static_cast<double>(TensorMemory().now - before), kBytes, 8192);
   Backward(y, Tensor::Full(y.shape(), 1));
   EXPECT_NEAR(x.grad().ToVector<float>()[3], 1, 1e-6);
+}
+
+// PyTorch's methods of these names record a gradient. Here it would be cut off in silence.
+TEST(Autograd, OpsRefuseWhatHasNoRecord) {
+  Tensor x = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2});
+  x.SetRequiresGrad(true);
+  const auto use = [](const Tensor& y) { Mul(y, y); };
+  for (const Tensor& y :
+       {x.Slice(0, 1), x.Reshape({4}), x.Clone(), x.To(DType::kBF16).To(DType::kF32),
+        Scale(x, 2).Slice(0, 1).Reshape({2})}) {
+    try {
+      use(y);
+      FAIL() << y.shape();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_EQ(
+          e.message(),
+          "[mul] input 0 comes from a tensor that needs a gradient, by a member of Tensor that "
+          "records none: Slice, Reshape, Clone or To");
+      EXPECT_TRUE(e.hint().starts_with("call the op of that name")) << e.hint();
+    }
+    EXPECT_FALSE(y.requires_grad());
+    EXPECT_GT(y.ToVector<float>().size(), 0u);  // reading is no harm
+    use(y.Detach());
+    const NoGradGuard no_grad;
+    use(y);
+  }
+  use(x.Detach().Reshape({4}));
+  use(x.To(DType::kF32));  // x itself
+  use(x.Clone().SetRequiresGrad(true));
+  use(Reshape(x, {4}));
+  {
+    const NoGradGuard no_grad;
+    x = x.Clone();
+  }
+  use(x);
 }
 
 }  // namespace

@@ -133,6 +133,12 @@ double Tensor::Item() const {
   });
 }
 
+// Marks what a member has made of this tensor if the gradient would be missed.
+Tensor Tensor::WithoutRecord(Tensor result) const {
+  result.impl_->lacks_record = (requires_grad() || impl_->lacks_record) && GradEnabled();
+  return result;
+}
+
 Tensor Tensor::Slice(int64_t begin, int64_t end) const {
   Check(ndim() >= 1 && 0 <= begin && begin <= end && end <= dim(0), "slice", "rows ", begin, " to ",
         end, " don't exist in shape ", shape());
@@ -143,7 +149,7 @@ Tensor Tensor::Slice(int64_t begin, int64_t end) const {
   view->dtype = dtype();
   view->device = device();
   view->offset = impl_->offset + (dim(0) == 0 ? 0 : begin * (numel() / dim(0)));
-  return Tensor(std::move(view));
+  return WithoutRecord(Tensor(std::move(view)));
 }
 
 Tensor Tensor::Reshape(Shape new_shape) const {
@@ -160,7 +166,7 @@ Tensor Tensor::Reshape(Shape new_shape) const {
   Check(NumElements(new_shape) == numel(), "reshape", shape(), " to ", new_shape);
   Tensor view = Detach();
   view.impl_->shape = std::move(new_shape);
-  return view;
+  return WithoutRecord(std::move(view));
 }
 
 Tensor Tensor::Detach() const {
@@ -176,21 +182,21 @@ Tensor Tensor::Detach() const {
 Tensor Tensor::Clone() const {
   Tensor copy = Empty(shape(), dtype(), device());
   copy.CopyFrom(*this);
-  return copy;
+  return WithoutRecord(std::move(copy));
 }
 
 Tensor Tensor::To(DType wanted) const {
   if (wanted == dtype()) return *this;
   Tensor out = Empty(shape(), wanted, device());
   out.CopyFrom(*this);
-  return out;
+  return WithoutRecord(std::move(out));
 }
 
 Tensor Tensor::To(Device wanted) const {
   if (wanted == device()) return *this;
   Tensor out = Empty(shape(), dtype(), wanted);
   out.CopyFrom(*this);
-  return out;
+  return WithoutRecord(std::move(out));
 }
 
 void Tensor::Fill(double value) {
@@ -360,6 +366,7 @@ Tensor& Tensor::SetRequiresGrad(bool value) {
   Check(!value || IsFloating(dtype()), "autograd",
         "only floating-point tensors can have gradients, not ", lathe::ToString(dtype()));
   impl_->requires_grad = value;
+  impl_->lacks_record = false;
   return *this;
 }
 

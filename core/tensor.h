@@ -88,6 +88,9 @@ struct TensorImpl {
   DType dtype = DType::kF32;
   Device device;
   bool requires_grad = false;
+  // A member of Tensor that records nothing made it, while gradients were recorded, from a tensor
+  // that needs one. Ops refuse it.
+  bool lacks_record = false;
   std::shared_ptr<Node> producer;  // the op that computed it, while gradients are recorded
   // A copy in a narrower dtype for products, and the storage version from which it was made
   // (core/ops/cast.h).
@@ -149,14 +152,16 @@ class Tensor {
   // Returns the only element as a double, whatever the dtype and the device.
   double Item() const;
 
-  // Returns rows [begin, end) of the leading dimension. Differentiable views are ops
-  // (core/ops/shape.h).
-  Tensor Slice(int64_t begin, int64_t end) const;
-  Tensor Reshape(Shape shape) const;  // one size may be -1 and is computed
-  Tensor Clone() const;               // own storage, no autograd record
-  Tensor To(DType dtype) const;       // converts; returns itself if it has the dtype. No record
-  Tensor To(Device device) const;     // copies; returns itself if it is there. No record
-  Tensor Detach() const;              // same storage, no autograd record
+  // These record no gradient; ops of the same names do (core/ops/shape.h, core/ops/shaping,
+  // core/ops/cast.h). If this tensor needs a gradient, ops throw FailedPrecondition for the result:
+  // otherwise the gradient would be cut off in silence. That doesn't hold under NoGradGuard, and
+  // not after Detach(), by which the caller says that no gradient is wanted.
+  Tensor Slice(int64_t begin, int64_t end) const;  // rows [begin, end) of dimension 0; a view
+  Tensor Reshape(Shape shape) const;               // one size may be -1 and is computed; a view
+  Tensor Clone() const;                            // own storage
+  Tensor To(DType dtype) const;                    // converts; returns itself if it has the dtype
+  Tensor To(Device device) const;                  // copies; returns itself if it is there
+  Tensor Detach() const;                           // same storage, needs no gradient
   void Fill(double value);
   void CopyFrom(const Tensor& other);  // same shape; converts dtypes; any devices
 
@@ -183,6 +188,7 @@ class Tensor {
   void CheckDType(DType dtype) const;
   void CheckOnHost() const;
   void CopyAcrossDevices(const Tensor& other);
+  Tensor WithoutRecord(Tensor result) const;
   std::shared_ptr<TensorImpl> impl_;
 };
 

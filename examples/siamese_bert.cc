@@ -58,7 +58,7 @@ class SiameseBert : public lathe::Module {
   Tensor operator()(const lathe::Batch& batch) const {
     Tensor tokens = bert_->Forward(batch, {.training = training()}).last_hidden_state;  // [T, H]
     Tensor vectors = lathe::SegmentMean(tokens, batch.cu_seqlens.To(device()));         // [2 B, H]
-    vectors = lathe::ReshapeOp(vectors, {-1, 2, vectors.dim(1)});
+    vectors = lathe::Reshape(vectors, {-1, 2, vectors.dim(1)});
     Tensor difference =
         lathe::Slice(vectors, 1, 0, 1) - lathe::Slice(vectors, 1, 1, 2);  // [B, 1, H]
     return lathe::Sqrt(lathe::Flatten(lathe::SumLast(difference * difference)) + 1e-6);

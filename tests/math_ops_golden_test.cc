@@ -69,8 +69,7 @@ const std::map<std::string, Op>& Ops() {
   static const std::map<std::string, Op> ops = {
       {"matmul",
        [](const Tensors& x, const Json& o) -> Tensors {
-         return {MatMul(x[0], x[1],
-                        {.transpose_a = o.at("transpose_a"), .transpose_b = o.at("transpose_b")})};
+         return {Matmul(x[0], x[1], {.a = o.at("transpose_a"), .b = o.at("transpose_b")})};
        }},
       {"max",
        [](const Tensors& x, const Json& o) {

@@ -157,15 +157,15 @@ Tensor ScaledTermsComposed(const RelativePositions& relative, const Tensor& q, c
   // Each product has a column for each row of the table; the index picks one of them for i and j.
   if (relative.keys.defined()) {
     const int64_t R = relative.keys.dim(0);
-    const Tensor all = Matmul(q, OfHead(relative.keys, head, d), {.b = true});
+    const Tensor all = MatrixProduct(q, OfHead(relative.keys, head, d), {.b = true});
     const Tensor index = RowIndex(relative, Q, S, [=](int64_t i, int64_t) { return i * R; });
-    sum = ReshapeOp(GatherRows(ReshapeOp(all, {Q * R, 1}), index), {Q, S});
+    sum = Reshape(GatherRows(Reshape(all, {Q * R, 1}), index), {Q, S});
   }
   if (relative.queries.defined()) {
     const int64_t R = relative.queries.dim(0);
-    const Tensor all = Matmul(k, OfHead(relative.queries, head, d), {.b = true});
+    const Tensor all = MatrixProduct(k, OfHead(relative.queries, head, d), {.b = true});
     const Tensor index = RowIndex(relative, Q, S, [=](int64_t, int64_t j) { return j * R; });
-    const Tensor term = ReshapeOp(GatherRows(ReshapeOp(all, {S * R, 1}), index), {Q, S});
+    const Tensor term = Reshape(GatherRows(Reshape(all, {S * R, 1}), index), {Q, S});
     sum = sum.defined() ? Add(sum, term) : term;
   }
   return sum;
@@ -177,7 +177,7 @@ Tensor BiasComposed(const RelativePositions& relative, int64_t queries, int64_t 
                     int64_t head) {
   if (!relative.bias.defined()) return {};
   const Tensor index = RowIndex(relative, queries, keys, [](int64_t, int64_t) { return 0; });
-  return ReshapeOp(GatherRows(SliceColumns(relative.bias, head, head + 1), index), {queries, keys});
+  return Reshape(GatherRows(SliceColumns(relative.bias, head, head + 1), index), {queries, keys});
 }
 
 // Returns [Q, S]: minus infinity where query i does not see key j, and 0 elsewhere. Undefined if
@@ -378,14 +378,14 @@ Tensor PackedAttentionComposed(const Tensor& q, const Tensor& kv, const PackedSe
       const Tensor k = SliceColumns(ks, h * d, (h + 1) * d);
       const Tensor v = SliceColumns(vs, h * d, (h + 1) * d);
       const Tensor q_head = SliceColumns(qs, h * d, (h + 1) * d);
-      Tensor scores = Matmul(q_head, k, {.b = true});
+      Tensor scores = MatrixProduct(q_head, k, {.b = true});
       const Tensor terms = ScaledTermsComposed(options.relative, q_head, k, h);
       if (terms.defined()) scores = Add(scores, terms);
       scores = Scale(scores, scale);
       const Tensor bias = BiasComposed(options.relative, qs.dim(0), ks.dim(0), h);
       if (bias.defined()) scores = Add(scores, bias);
       if (mask.defined()) scores = Add(scores, mask);
-      heads.push_back(Matmul(SoftmaxLast(scores), v));
+      heads.push_back(MatrixProduct(SoftmaxLast(scores), v));
     }
     rows.push_back(ConcatColumns(heads));
   }

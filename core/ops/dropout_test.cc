@@ -46,7 +46,7 @@ TEST(DropoutTest, Op) {
          .op =
              [=](const Tensors& x) {
                const DropoutSpec spec = Spec(p, x[0].dim(0), 0, {42, 7, 3}, x[0].device());
-               return ReshapeOp(Dropout(x[0], spec), x[0].shape());
+               return Reshape(Dropout(x[0], spec), x[0].shape());
              },
          .composed = [=](const Tensors& x) { return DropoutComposed(x[0], Spec(p, x[0].dim(0))); },
          .shapes = {{{3, 8}}, {{5, 7}}, {{4, 1}}, {{0, 8}}, {{2, 258}}, {{3, 64}}},

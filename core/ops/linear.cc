@@ -342,7 +342,7 @@ Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, Activati
 }
 
 // C = op(A) op(B);  dA = dC op(B)^T, transposed if A was;  dB = op(A)^T dC, transposed if B was
-Tensor Matmul(const Tensor& a, const Tensor& b, Transposes transposes) {
+Tensor MatrixProduct(const Tensor& a, const Tensor& b, Transposes transposes) {
   Check(a.ndim() == 2 && b.ndim() == 2, "matmul", "both operands must be matrices but have ",
         a.shape(), " and ", b.shape());
   const int64_t M = a.dim(transposes.a ? 1 : 0), K = a.dim(transposes.a ? 0 : 1);
@@ -361,12 +361,12 @@ Tensor Matmul(const Tensor& a, const Tensor& b, Transposes transposes) {
         [a = a.Detach(), b = b.Detach(), transposes](BackwardContext& context) {
           const Tensor& dc = context.grad_output();
           if (context.NeedsInputGrad(0)) {
-            context.SetGrad(0, transposes.a ? Matmul(b, dc, {.a = transposes.b, .b = true})
-                                            : Matmul(dc, b, {.b = !transposes.b}));
+            context.SetGrad(0, transposes.a ? MatrixProduct(b, dc, {.a = transposes.b, .b = true})
+                                            : MatrixProduct(dc, b, {.b = !transposes.b}));
           }
           if (context.NeedsInputGrad(1)) {
-            context.SetGrad(1, transposes.b ? Matmul(dc, a, {.a = true, .b = transposes.a})
-                                            : Matmul(a, dc, {.a = !transposes.a}));
+            context.SetGrad(1, transposes.b ? MatrixProduct(dc, a, {.a = true, .b = transposes.a})
+                                            : MatrixProduct(a, dc, {.a = !transposes.a}));
           }
         });
   });

@@ -35,6 +35,6 @@ Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, Activati
                    const Tensor& w2, const Tensor& b2);
 
 // Returns op(a) op(b), [M, K] x [K, N] -> [M, N]. op transposes its operand if the flag is set.
-Tensor Matmul(const Tensor& a, const Tensor& b, Transposes transposes = {});
+Tensor MatrixProduct(const Tensor& a, const Tensor& b, Transposes transposes = {});
 
 }  // namespace lathe

@@ -17,15 +17,16 @@
 namespace lathe {
 namespace {
 
-TEST(Linear, Matmul) {
+TEST(Linear, MatrixProduct) {
   CheckOp({.name = "matmul",
-           .op = [](const Tensors& x) { return Matmul(x[0], x[1]); },
+           .op = [](const Tensors& x) { return MatrixProduct(x[0], x[1]); },
            .shapes = {{{2, 3}, {3, 4}}, {{1, 1}, {1, 1}}, {{0, 3}, {3, 2}}, {{33, 40}, {40, 17}}},
            .nan_check = false});
-  CheckOp({.name = "matmul_transposed",
-           .op = [](const Tensors& x) { return Matmul(x[0], x[1], {.a = true, .b = true}); },
-           .composed = [](const Tensors& x) { return Matmul(Transpose(x[0]), Transpose(x[1])); },
-           .shapes = {{{3, 2}, {4, 3}}, {{3, 0}, {2, 3}}}});
+  CheckOp(
+      {.name = "matmul_transposed",
+       .op = [](const Tensors& x) { return MatrixProduct(x[0], x[1], {.a = true, .b = true}); },
+       .composed = [](const Tensors& x) { return MatrixProduct(Transpose(x[0]), Transpose(x[1])); },
+       .shapes = {{{3, 2}, {4, 3}}, {{3, 0}, {2, 3}}}});
 }
 
 TEST(Linear, Layer) {
@@ -36,7 +37,7 @@ TEST(Linear, Layer) {
              .op = [=](const Tensors& x) { return Linear(x[0], x[1], x[2], activation); },
              .composed =
                  [=](const Tensors& x) {
-                   const Tensor y = Add(Matmul(x[0], x[1], {.b = true}), x[2]);
+                   const Tensor y = Add(MatrixProduct(x[0], x[1], {.b = true}), x[2]);
                    return Activation(y, activation);
                  },
              .shapes = {{{2, 3}, {4, 3}, {4}}, {{0, 3}, {2, 3}, {2}}, {{9, 33}, {17, 33}, {17}}},
@@ -46,7 +47,8 @@ TEST(Linear, Layer) {
   }
   CheckOp({.name = "linear_many_rows",
            .op = [](const Tensors& x) { return Linear(x[0], x[1], x[2]); },
-           .composed = [](const Tensors& x) { return Add(Matmul(x[0], x[1], {.b = true}), x[2]); },
+           .composed =
+               [](const Tensors& x) { return Add(MatrixProduct(x[0], x[1], {.b = true}), x[2]); },
            .shapes = {{{300, 5}, {24, 5}, {24}}, {{131, 3}, {270, 3}, {270}}},
            .tolerance = 5e-5,
            .grad_tolerance = 5e-4,
@@ -56,7 +58,7 @@ TEST(Linear, Layer) {
              .op = [=](const Tensors& x) { return Linear(x[0], x[1], x[2], activation); },
              .composed =
                  [=](const Tensors& x) {
-                   return Activation(Add(Matmul(x[0], x[1], {.b = true}), x[2]), activation);
+                   return Activation(Add(MatrixProduct(x[0], x[1], {.b = true}), x[2]), activation);
                  },
              .shapes = {{{300, 5}, {24, 5}, {24}}, {{131, 3}, {270, 3}, {270}}},
              .tolerance = 5e-5,
@@ -87,8 +89,8 @@ TEST(Linear, FeedForward) {
                  },
              .composed =
                  [=](const Tensors& x) {
-                   const Tensor y = Add(Matmul(x[0], x[1], {.b = true}), x[2]);
-                   return Add(Matmul(Activation(y, activation), x[3], {.b = true}), x[4]);
+                   const Tensor y = Add(MatrixProduct(x[0], x[1], {.b = true}), x[2]);
+                   return Add(MatrixProduct(Activation(y, activation), x[3], {.b = true}), x[4]);
                  },
              .shapes = {{{2, 3}, {4, 3}, {4}, {2, 4}, {2}},
                         {{0, 3}, {2, 3}, {2}, {3, 2}, {3}},

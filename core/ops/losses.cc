@@ -241,7 +241,7 @@ Tensor CrossEntropyComposed(const Tensor& logits, const Tensor& labels, int64_t 
     const int64_t label = labels.data<int64_t>()[i];
     if (!IsIgnored(label, ignore_index)) taken.push_back(i * classes + label);
   }
-  const Tensor log_probabilities = ReshapeOp(LogSoftmaxLast(logits), {logits.numel(), 1});
+  const Tensor log_probabilities = Reshape(LogSoftmaxLast(logits), {logits.numel(), 1});
   const Tensor of_labels = GatherRows(log_probabilities, Tensor::FromVector(taken));
   return Scale(
       Div(Sum(of_labels),

@@ -70,7 +70,7 @@ void ScatterAdd(const T* dy, const std::vector<int64_t>& rows, T* dx, int64_t nu
 }  // namespace
 
 // y = x in another shape;  dx = dy in x's shape
-Tensor ReshapeOp(const Tensor& x, Shape shape) {
+Tensor Reshape(const Tensor& x, Shape shape) {
   return Record("reshape", x.Reshape(std::move(shape)), {x}, {},
                 [shape_of_x = x.shape()](BackwardContext& context) {
                   context.SetGrad(0, context.grad_output().Reshape(shape_of_x));

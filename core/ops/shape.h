@@ -10,7 +10,7 @@
 namespace lathe {
 
 // These return views, which share x's storage.
-Tensor ReshapeOp(const Tensor& x, Shape shape);                 // one size may be -1: the rest
+Tensor Reshape(const Tensor& x, Shape shape);                   // one size may be -1: the rest
 Tensor SliceRows(const Tensor& x, int64_t begin, int64_t end);  // [R, ...] -> [end-begin, ...]
 
 // These return copies.

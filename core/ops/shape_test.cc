@@ -14,7 +14,7 @@ TEST(ShapeOps, Views) {
   CheckOp({.name = "reshape",
            .op =
                [](const Tensors& x) {
-                 return ReshapeOp(x[0], {2, -1});
+                 return Reshape(x[0], {2, -1});
                },
            .shapes = {{{4, 3}}, {{2}}, {{0, 3}}},
            .activations = {0}});
@@ -81,7 +81,7 @@ TEST(ShapeOps, GatherRows) {
                [&](const Tensors& x) {
                  std::vector<Tensor> rows;
                  for (int32_t i : many) rows.push_back(SliceRows(x[0], i, i + 1));
-                 return ReshapeOp(ConcatRows(rows), {20, 30, 40});
+                 return Reshape(ConcatRows(rows), {20, 30, 40});
                },
            .shapes = {{{37, 40}}},
            .activations = {0}});
@@ -126,7 +126,7 @@ TEST(ShapeOps, Values) {
 
 TEST(ShapeOps, Errors) {
   const Tensor x = Tensor::Zeros({2, 3});
-  EXPECT_THROW(ReshapeOp(x, {4}), Error);
+  EXPECT_THROW(Reshape(x, {4}), Error);
   EXPECT_THROW(SliceRows(x, 1, 3), Error);
   EXPECT_THROW(SliceColumns(x, 2, 1), Error);
   EXPECT_THROW(ConcatRows({}), Error);

@@ -148,9 +148,9 @@ class ConvBertSelfAttention : public Module {
     const auto kernels = [&] {
       const Tensor scores = kernels_->Forward(
           Product(conv_key_->Forward(hidden_states, sequences, first_tokens_only), q));
-      const Tensor rows = ReshapeOp(Cast(scores, DType::kF32),
-                                    {scores.dim(0) * options_.heads, options_.conv_taps});
-      return ReshapeOp(SoftmaxLast(rows), scores.shape());
+      const Tensor rows =
+          Reshape(Cast(scores, DType::kF32), {scores.dim(0) * options_.heads, options_.conv_taps});
+      return Reshape(SoftmaxLast(rows), scores.shape());
     };
     return DynamicConvolution(conv_value_->Forward(hidden_states), kernels(), sequences,
                               {.heads = options_.heads, .first_rows_only = first_tokens_only});

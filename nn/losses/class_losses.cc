@@ -86,13 +86,13 @@ Tensor ReduceRows(const char* op, const Tensor& losses, const CountedRows& count
   // A row of zero behind the others stands for all ignored ones.
   const Tensor zero = Tensor::Zeros({1, 1}, losses.dtype(), losses.device());
   const Tensor places = Tensor::FromVector(counted.places).To(losses.device());
-  return ReshapeOp(GatherRows(ConcatRows({losses, zero}), places), {std::ssize(counted.places)});
+  return Reshape(GatherRows(ConcatRows({losses, zero}), places), {std::ssize(counted.places)});
 }
 
 // Returns -w_t x_t of the counted rows: [K, 1]. x: [N, C].
 Tensor LabelLosses(const Tensor& x, const CountedRows& counted) {
   const Tensor elements = Tensor::FromVector(counted.elements).To(x.device());
-  const Tensor picked = GatherRows(ReshapeOp(x, {x.numel(), 1}), elements);
+  const Tensor picked = GatherRows(Reshape(x, {x.numel(), 1}), elements);
   return Scale(Mul(picked, Column(counted.weights, x)), -1);
 }
 
@@ -122,7 +122,7 @@ Tensor CrossEntropy(const Tensor& input, const Tensor& target, const ClassOption
   Tensor losses = LabelLosses(logs, counted);
   if (smoothing > 0) {
     // The mean over the classes of their weighted logarithms, as one product for all rows.
-    const Tensor weights = ReshapeOp(Column(counted.of_class, x), {1, x.dim(1)});
+    const Tensor weights = Reshape(Column(counted.of_class, x), {1, x.dim(1)});
     const Tensor of_rows =
         Scale(SumLast(Mul(logs, weights)), -smoothing / static_cast<double>(x.dim(1)));
     const Tensor rows = Tensor::FromVector(counted.rows).To(x.device());

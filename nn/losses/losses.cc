@@ -88,10 +88,10 @@ Tensor BceWithLogitsLoss(const Tensor& input, const Tensor& target,
     return Wide(weights).To(x.dtype());
   };
   const Tensor zeros = Tensor::Zeros({x.numel(), 1}, x.dtype(), x.device());
-  const Tensor logs = LogSoftmaxLast(ConcatColumns({ReshapeOp(x, {x.numel(), 1}), zeros}));
-  Tensor of_one = Mul(t, ReshapeOp(SliceColumns(logs, 0, 1), x.shape()));
+  const Tensor logs = LogSoftmaxLast(ConcatColumns({Reshape(x, {x.numel(), 1}), zeros}));
+  Tensor of_one = Mul(t, Reshape(SliceColumns(logs, 0, 1), x.shape()));
   const Tensor of_zero =
-      Mul(AddScalar(Scale(t, -1), 1), ReshapeOp(SliceColumns(logs, 1, 2), x.shape()));
+      Mul(AddScalar(Scale(t, -1), 1), Reshape(SliceColumns(logs, 1, 2), x.shape()));
   if (options.pos_weight.defined()) {
     Check(x.ndim() >= 1, kOp, "pos_weight needs inputs of shape [..., C] but got a scalar");
     of_one = Mul(of_one, weights_like("pos_weight", options.pos_weight, {x.dim(-1)}));
@@ -131,7 +131,7 @@ void CheckRows(const char* op, const Tensor& a, const Tensor& b) {
 }
 
 // [N, 1] -> [N].
-Tensor Flat(const Tensor& column) { return ReshapeOp(column, {column.numel()}); }
+Tensor Flat(const Tensor& column) { return Reshape(column, {column.numel()}); }
 
 }  // namespace
 

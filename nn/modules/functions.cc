@@ -10,7 +10,7 @@ Tensor LogSoftmax::Forward(const Tensor& x) const { return LogSoftmaxLast(x); }
 
 Tensor Flatten::Forward(const Tensor& x) const {
   const int n = x.ndim();
-  if (n == 0) return ReshapeOp(x, {1});
+  if (n == 0) return Reshape(x, {1});
   const int start = start_ < 0 ? start_ + n : start_, end = end_ < 0 ? end_ + n : end_;
   Check(start >= 0 && start < n && end >= 0 && end < n && start <= end, "flatten", "dimensions ",
         start_, " to ", end_, " do not fit shape ", x.shape());
@@ -22,7 +22,7 @@ Tensor Flatten::Forward(const Tensor& x) const {
       shape.push_back(x.dim(i));
     }
   }
-  return ReshapeOp(x, shape);
+  return Reshape(x, shape);
 }
 
 }  // namespace lathe::nn

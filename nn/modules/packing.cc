@@ -66,7 +66,7 @@ Tensor Packing::Pack(const Tensor& x) const {
         batch_, ", ", length_, ", ...] but got ", x.shape());
   Shape rows = {batch_ * length_};
   rows.insert(rows.end(), x.shape().begin() + 2, x.shape().end());
-  const Tensor flat = ReshapeOp(x, rows);
+  const Tensor flat = Reshape(x, rows);
   return tokens_.defined() ? GatherRows(flat, tokens_) : flat;
 }
 
@@ -75,10 +75,10 @@ Tensor Packing::Unpack(const Tensor& y) const {
         ", ...] but got ", y.shape());
   Shape padded = {batch_, length_}, one = y.shape();
   padded.insert(padded.end(), y.shape().begin() + 1, y.shape().end());
-  if (!places_.defined()) return ReshapeOp(y, padded);
+  if (!places_.defined()) return Reshape(y, padded);
   one[0] = 1;  // a row of zeros behind the others stands for padding
   const Tensor zero = Tensor::Zeros(one, y.dtype(), y.device());
-  return ReshapeOp(GatherRows(ConcatRows({y, zero}), places_), padded);
+  return Reshape(GatherRows(ConcatRows({y, zero}), places_), padded);
 }
 
 }  // namespace lathe::nn

@@ -20,7 +20,7 @@ template <typename T>
 void BatchedProducts(benchmark::State& state) {
   const int64_t size = state.range(0), batch = (int64_t{1} << 28) / (size * size * size);
   const Tensor a = Filled<T>({batch, size, size}), b = Filled<T>({batch, size, size});
-  for (auto _ : state) MatMul(a, b);
+  for (auto _ : state) Matmul(a, b);
   Operations<T>(state, 2.0 * static_cast<double>(batch * size * size * size));
 }
 BENCHMARK(BatchedProducts<float>)

@@ -107,7 +107,7 @@ TEST(OutOfMemory, NamesTheOp) {
        [&](const Tensor& x) {
          return LinearStack(x, {matrix, matrix}, {row, row});
        }},
-      {"matmul", [&](const Tensor& x) { return Matmul(x, matrix); }},
+      {"matmul", [&](const Tensor& x) { return MatrixProduct(x, matrix); }},
       {"mse_loss", [&](const Tensor& x) { return MseLoss(x, twelve); }},
       {"mul", [](const Tensor& x) { return Mul(x, x); }},
       {"scale", [](const Tensor& x) { return Scale(x, 2); }},

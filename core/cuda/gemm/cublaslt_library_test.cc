@@ -30,7 +30,7 @@ TEST(CublasLtLibrary, IsNotNeededToStartAndUseTheCpu) {
   EXPECT_NO_THROW(FindDeviceBackend()->Count());
   EXPECT_NE(DeviceTable<GemmKernels>::table, nullptr);
   const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2});
-  EXPECT_EQ(Matmul(x, x).ToVector<float>(), (std::vector<float>{7, 10, 15, 22}));
+  EXPECT_EQ(MatrixProduct(x, x).ToVector<float>(), (std::vector<float>{7, 10, 15, 22}));
   EXPECT_FALSE(IsLoaded("libcublas"));
 }
 

@@ -101,7 +101,7 @@ Tensor DepthwiseConvolution(const Tensor& x, const Tensor& weight,
   cpu::ConvolutionArgs args = ArgsOf(kDepthwise, x, weight, sequences);
   args.taps = taps;
   // Tap by tap, the weights of neighbouring columns lie together.
-  const Tensor by_taps = Transpose(ReshapeOp(weight, {x.dim(1), taps}));
+  const Tensor by_taps = Transpose(Reshape(weight, {x.dim(1), taps}));
   return Convolve(kDepthwise, x, by_taps, sequences, args, /*dynamic=*/false);
 }
 
@@ -125,8 +125,8 @@ Tensor DepthwiseConvolutionComposed(const Tensor& x, const Tensor& weight,
                                     const PackedSequences& sequences) {
   const int64_t taps = CheckedTaps(x, weight);
   const Tensor unfolded = PackedUnfoldComposed(x, sequences, taps, UnfoldOrder::kColumns);
-  const Tensor products = Mul(unfolded, ReshapeOp(weight, {x.dim(1) * taps}));
-  return ReshapeOp(SumLast(ReshapeOp(products, {x.numel(), taps})), x.shape());
+  const Tensor products = Mul(unfolded, Reshape(weight, {x.dim(1) * taps}));
+  return Reshape(SumLast(Reshape(products, {x.numel(), taps})), x.shape());
 }
 
 Tensor DynamicConvolutionComposed(const Tensor& x, const Tensor& kernels,
@@ -138,9 +138,9 @@ Tensor DynamicConvolutionComposed(const Tensor& x, const Tensor& kernels,
     unfolded = GatherRows(unfolded, sequences.cu_seqlens.Slice(0, sequences.size()));
   }
   const int64_t rows = unfolded.dim(0);
-  const Tensor products = Mul(ReshapeOp(unfolded, {rows, heads, columns / heads, taps}),
-                              ReshapeOp(kernels, {rows, heads, 1, taps}));
-  return ReshapeOp(SumLast(ReshapeOp(products, {rows * columns, taps})), {rows, columns});
+  const Tensor products = Mul(Reshape(unfolded, {rows, heads, columns / heads, taps}),
+                              Reshape(kernels, {rows, heads, 1, taps}));
+  return Reshape(SumLast(Reshape(products, {rows * columns, taps})), {rows, columns});
 }
 
 }  // namespace lathe

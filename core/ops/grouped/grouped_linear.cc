@@ -200,15 +200,16 @@ Tensor GroupedLinearStack(const Tensor& x, const std::vector<GroupedLayer>& laye
 Tensor GroupedLinearComposed(const Tensor& x, const GroupedLayer& layer) {
   const Sizes s = CheckedSizes(x, layer);
   const Tensor stacked =
-      ReshapeOp(layer.weight, s.out_in() ? Shape{s.width(), s.in} : Shape{s.groups * s.in, s.out});
+      Reshape(layer.weight, s.out_in() ? Shape{s.width(), s.in} : Shape{s.groups * s.in, s.out});
   const int64_t height = s.out_in() ? s.out : s.in;
   std::vector<Tensor> parts;
   for (int64_t g = 0; g < s.groups; ++g) {
-    parts.push_back(Matmul(SliceColumns(x, g * s.in, (g + 1) * s.in),
-                           SliceRows(stacked, g * height, (g + 1) * height), {.b = s.out_in()}));
+    parts.push_back(MatrixProduct(SliceColumns(x, g * s.in, (g + 1) * s.in),
+                                  SliceRows(stacked, g * height, (g + 1) * height),
+                                  {.b = s.out_in()}));
   }
   const Tensor y = ConcatColumns(parts);
-  return layer.bias.defined() ? Add(y, ReshapeOp(layer.bias, {s.width()})) : y;
+  return layer.bias.defined() ? Add(y, Reshape(layer.bias, {s.width()})) : y;
 }
 
 }  // namespace lathe

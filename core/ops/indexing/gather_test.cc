@@ -34,7 +34,7 @@ Tensor GatherLastComposed(const Tensor& x, const Tensor& index) {
   const Tensor hot = OneHot(index, size, x.dtype());  // [..., count, size]
   Shape shape = x.shape();
   shape.insert(shape.end() - 1, 1);
-  return Squeeze(SumLast(Mul(hot, ReshapeOp(x, shape))), -1);
+  return Squeeze(SumLast(Mul(hot, Reshape(x, shape))), -1);
 }
 
 Tensor GatherComposed(const Tensor& x, int64_t dim, const Tensor& index) {

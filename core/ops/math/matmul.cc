@@ -170,15 +170,15 @@ std::string DimensionName(bool last) {
 }
 
 // Throws unless the operands fit each other.
-void CheckOperands(const Tensor& a, const Tensor& b, const MatMulOptions& options) {
+void CheckOperands(const Tensor& a, const Tensor& b, Transposes transposes) {
   Check(a.dtype() == b.dtype(), kOp, "expected operands of one dtype but got ", ToString(a.dtype()),
         " and ", ToString(b.dtype()));
   CheckSameDevice(kOp, a.device(), {b});
   Check(a.ndim() >= 1 && b.ndim() >= 1, kOp, "operands need at least one dimension: ", a.shape(),
         " and ", b.shape());
-  Check((a.ndim() > 1 || !options.transpose_a) && (b.ndim() > 1 || !options.transpose_b), kOp,
+  Check((a.ndim() > 1 || !transposes.a) && (b.ndim() > 1 || !transposes.b), kOp,
         "a vector can't be transposed: ", a.shape(), " and ", b.shape());
-  const bool a_last = !options.transpose_a, b_last = options.transpose_b || b.ndim() == 1;
+  const bool a_last = !transposes.a, b_last = transposes.b || b.ndim() == 1;
   Check(a.dim(a_last ? -1 : -2) == b.dim(b_last ? -1 : -2), kOp, "the ", DimensionName(a_last),
         " of a and the ",
         b_last == a_last ? DimensionName(b_last)
@@ -191,17 +191,17 @@ void CheckOperands(const Tensor& a, const Tensor& b, const MatMulOptions& option
 
 // C = op(A) op(B);  dA = dC op(B)^T, transposed if A was;  dB = op(A)^T dC, transposed if B was.
 // Both are summed over the dimensions along which the operand was broadcast.
-Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulOptions& options) {
-  CheckOperands(a, b, options);
+Tensor Matmul(const Tensor& a, const Tensor& b, Transposes transposes) {
+  CheckOperands(a, b, transposes);
   if (a.ndim() == 1 || b.ndim() == 1) {
-    const Tensor y = MatMul(a.ndim() == 1 ? ReshapeOp(a, {1, a.dim(0)}) : a,
-                            b.ndim() == 1 ? ReshapeOp(b, {b.dim(0), 1}) : b, options);
+    const Tensor y = Matmul(a.ndim() == 1 ? Reshape(a, {1, a.dim(0)}) : a,
+                            b.ndim() == 1 ? Reshape(b, {b.dim(0), 1}) : b, transposes);
     Shape shape = y.shape();
     if (b.ndim() == 1) shape.pop_back();
     if (a.ndim() == 1) shape.erase(shape.end() - (b.ndim() == 1 ? 1 : 2));
-    return ReshapeOp(y, shape);
+    return Reshape(y, shape);
   }
-  Matrices left = MatricesOf(a, options.transpose_a), right = MatricesOf(b, options.transpose_b);
+  Matrices left = MatricesOf(a, transposes.a), right = MatricesOf(b, transposes.b);
   Shape leading;
   try {
     leading = BroadcastShape(kOp, left.leading, right.leading);
@@ -242,26 +242,25 @@ Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulOptions& options) {
   });
 }
 
-Tensor MatMulComposed(const Tensor& a, const Tensor& b, const MatMulOptions& options) {
-  const Matrices left = MatricesOf(a, options.transpose_a);
-  const Matrices right = MatricesOf(b, options.transpose_b);
+Tensor MatmulComposed(const Tensor& a, const Tensor& b, Transposes transposes) {
+  const Matrices left = MatricesOf(a, transposes.a);
+  const Matrices right = MatricesOf(b, transposes.b);
   const Shape leading = BroadcastShape(kOp, left.leading, right.leading);
   if (NumElements(leading) == 0) {
     const Tensor nothing =
         Tensor::Zeros(With(leading, left.OpRows(), right.OpColumns()), a.dtype(), a.device());
     return Mul(nothing, Add(Sum(a), Sum(b)));  // both get gradients
   }
-  const Tensor lefts = ReshapeOp(a, {NumElements(left.leading) * left.rows, left.columns});
-  const Tensor rights = ReshapeOp(b, {NumElements(right.leading) * right.rows, right.columns});
+  const Tensor lefts = Reshape(a, {NumElements(left.leading) * left.rows, left.columns});
+  const Tensor rights = Reshape(b, {NumElements(right.leading) * right.rows, right.columns});
   std::vector<Tensor> products;
   for (int64_t i = 0; i < NumElements(leading); ++i) {
     const int64_t l = OffsetOf(i, leading, BroadcastStrides(left.leading, leading)) * left.rows;
     const int64_t r = OffsetOf(i, leading, BroadcastStrides(right.leading, leading)) * right.rows;
-    products.push_back(Matmul(SliceRows(lefts, l, l + left.rows),
-                              SliceRows(rights, r, r + right.rows),
-                              {.a = options.transpose_a, .b = options.transpose_b}));
+    products.push_back(MatrixProduct(SliceRows(lefts, l, l + left.rows),
+                                     SliceRows(rights, r, r + right.rows), transposes));
   }
-  return ReshapeOp(ConcatRows(products), With(leading, left.OpRows(), right.OpColumns()));
+  return Reshape(ConcatRows(products), With(leading, left.OpRows(), right.OpColumns()));
 }
 
 }  // namespace lathe

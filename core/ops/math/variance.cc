@@ -151,7 +151,7 @@ Tensor VarianceComposed(const Tensor& x, const std::vector<int>& dims,
   const Tensor centered = Sub(x, Div(sum(x), n));
   const Tensor y =
       Div(sum(Mul(centered, centered)), DivisorOf(x.shape(), reduced, options.correction));
-  return ReshapeOp(y, ReducedShape(x.shape(), reduced, options.keepdim));
+  return Reshape(y, ReducedShape(x.shape(), reduced, options.keepdim));
 }
 
 }  // namespace lathe

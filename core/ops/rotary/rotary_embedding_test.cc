@@ -132,8 +132,8 @@ TEST(RotaryEmbedding, ProductsKnowDistances) {
   for (const RotaryPairs pairs : {RotaryPairs::kHalves, RotaryPairs::kNeighbours}) {
     const auto product = [&](int32_t i, int32_t j) {
       const RotaryOptions options = {.pairs = pairs};
-      return Matmul(RotaryEmbedding(q, table, Positions({i}), options),
-                    RotaryEmbedding(k, table, Positions({j}), options), {.b = true})
+      return MatrixProduct(RotaryEmbedding(q, table, Positions({i}), options),
+                           RotaryEmbedding(k, table, Positions({j}), options), {.b = true})
           .Item();
     };
     EXPECT_NEAR(product(5, 2), product(60, 57), 2e-5);

@@ -93,7 +93,7 @@ Tensor SegmentMeanComposed(const Tensor& x, const Tensor& cu_seqlens) {
     const int64_t length = cu[b + 1] - cu[b];
     const Tensor weights = Tensor::Full(
         {1, length}, 1 / std::max<double>(1, static_cast<double>(length)), x.dtype(), x.device());
-    means.push_back(Matmul(weights, SliceRows(x, cu[b], cu[b + 1])));
+    means.push_back(MatrixProduct(weights, SliceRows(x, cu[b], cu[b + 1])));
   }
   // The rest of x gives no row of the result.
   means.push_back(SliceRows(x, 0, 0));

@@ -162,7 +162,7 @@ TEST(Split, Op) {
            .shapes = {{{7, 3}}, {{6}}}});
   CheckOp({.name = "split_and_concat",
            .op = [](const Tensors& x) { return Concat(Split(x[0], 3, -1), -1); },
-           .composed = [](const Tensors& x) { return ReshapeOp(x[0], x[0].shape()); },
+           .composed = [](const Tensors& x) { return Reshape(x[0], x[0].shape()); },
            .shapes = {{{2, 7}}, {{2, 3, 9}}, {{4, 0}}},
            .activations = {0}});
 }

@@ -11,7 +11,7 @@ namespace lathe {
 // Returns a copy of x whose dimension i is dimension dims[i] of x. Negative numbers count from the
 // end. Throws unless `dims` names each dimension of x once.
 //
-//   const Tensor heads = Permute(ReshapeOp(x, {b, s, h, d}), {0, 2, 1, 3});  // [b, h, s, d]
+//   const Tensor heads = Permute(Reshape(x, {b, s, h, d}), {0, 2, 1, 3});  // [b, h, s, d]
 Tensor Permute(const Tensor& x, const std::vector<int64_t>& dims);
 
 // Returns a copy of x with two dimensions exchanged. Negative numbers count from the end. Throws if

@@ -15,14 +15,14 @@ Tensor Squeeze(const Tensor& x) {
   for (const int64_t size : x.shape()) {
     if (size != 1) shape.push_back(size);
   }
-  return ReshapeOp(x, shape);
+  return Reshape(x, shape);
 }
 
 Tensor Squeeze(const Tensor& x, int64_t dim) {
   Shape shape = x.shape();
   const int at = CheckedDim("squeeze", shape, dim);
   if (shape[at] == 1) shape.erase(shape.begin() + at);
-  return ReshapeOp(x, shape);
+  return Reshape(x, shape);
 }
 
 Tensor Unsqueeze(const Tensor& x, int64_t dim) {
@@ -30,11 +30,11 @@ Tensor Unsqueeze(const Tensor& x, int64_t dim) {
   const int64_t n = x.ndim() + 1;
   Check(dim >= -n && dim < n, "unsqueeze", "shape ", shape, " can't get a dimension ", dim);
   shape.insert(shape.begin() + (dim < 0 ? dim + n : dim), 1);
-  return ReshapeOp(x, shape);
+  return Reshape(x, shape);
 }
 
 Tensor Flatten(const Tensor& x, int64_t start_dim, int64_t end_dim) {
-  if (x.ndim() == 0) return ReshapeOp(x, {1});
+  if (x.ndim() == 0) return Reshape(x, {1});
   const int first = CheckedDim("flatten", x.shape(), start_dim);
   const int last = CheckedDim("flatten", x.shape(), end_dim);
   Check(first <= last, "flatten", "start_dim ", start_dim, " lies behind end_dim ", end_dim,
@@ -44,7 +44,7 @@ Tensor Flatten(const Tensor& x, int64_t start_dim, int64_t end_dim) {
   for (int d = first; d <= last; ++d) size *= x.shape()[d];
   shape.push_back(size);
   shape.insert(shape.end(), x.shape().begin() + last + 1, x.shape().end());
-  return ReshapeOp(x, shape);
+  return Reshape(x, shape);
 }
 
 // y = x, repeated;  dx = the sum of dy over the repetitions, which SetGrad computes

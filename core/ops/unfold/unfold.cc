@@ -136,8 +136,8 @@ Tensor PackedUnfoldComposed(const Tensor& x, const PackedSequences& sequences, i
   }
   if (order == UnfoldOrder::kTapsReversed) std::ranges::reverse(columns);
   if (order != UnfoldOrder::kColumns) return ConcatColumns(columns);
-  for (Tensor& tap : columns) tap = ReshapeOp(tap, {tap.numel(), 1});
-  return ReshapeOp(ConcatColumns(columns), {x.dim(0), taps * x.dim(1)});
+  for (Tensor& tap : columns) tap = Reshape(tap, {tap.numel(), 1});
+  return Reshape(ConcatColumns(columns), {x.dim(0), taps * x.dim(1)});
 }
 
 }  // namespace lathe

@@ -189,7 +189,7 @@ Tensor WeightedMse(const Tensor& pred, const Tensor& target, const Tensor& row_w
 
 Tensor WeightedMseComposed(const Tensor& pred, const Tensor& target, const Tensor& row_weights) {
   const int64_t rows = pred.dim(0), columns = pred.numel() / std::max<int64_t>(1, rows);
-  const Tensor difference = ReshapeOp(Sub(pred, target), {rows, columns});
+  const Tensor difference = Reshape(Sub(pred, target), {rows, columns});
   const Tensor losses =
       Mul(Outer(row_weights, {}, rows, columns, pred.dtype()), Mul(difference, difference));
   const double weight = WeightOfRows(row_weights, rows) * static_cast<double>(columns);

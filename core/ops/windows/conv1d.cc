@@ -298,11 +298,10 @@ void Backward(BackwardContext& context, const Tensor& x_tensor, const Tensor& we
 // Returns a linear layer's result for the unfolded rows: [N, C * taps] -> [N, O].
 Tensor Product(const Tensor& unfolded, const Tensor& weight, const Tensor& bias, int64_t groups) {
   if (groups == 1) {
-    return Linear(unfolded, ReshapeOp(weight, {weight.dim(0), weight.dim(1) * weight.dim(2)}),
-                  bias);
+    return Linear(unfolded, Reshape(weight, {weight.dim(0), weight.dim(1) * weight.dim(2)}), bias);
   }
   GroupedLayer layer;
-  layer.weight = ReshapeOp(weight, {weight.dim(0), weight.dim(1) * weight.dim(2), 1});
+  layer.weight = Reshape(weight, {weight.dim(0), weight.dim(1) * weight.dim(2), 1});
   layer.bias = bias;
   layer.groups = groups;
   return GroupedLinear(unfolded, layer);
@@ -354,7 +353,7 @@ Tensor Conv1dComposed(const Tensor& x, const Tensor& weight, const Tensor& bias,
       x, args.kernel,
       {.stride = options.stride, .padding = options.padding, .dilation = options.dilation});
   const Tensor y = Product(unfolded, weight, bias, options.groups);
-  return SwapLast(ReshapeOp(y, {args.batch, args.out_length, weight.dim(0)}));
+  return SwapLast(Reshape(y, {args.batch, args.out_length, weight.dim(0)}));
 }
 
 }  // namespace lathe

@@ -54,10 +54,10 @@ DisentangledAttention::Weights DisentangledAttention::WeightsOf() const {
   }
   // in_proj holds a query's, a key's and a value's rows for each head in turn.
   const int64_t H = options_.layer.hidden_size, heads = options_.layer.num_attention_heads;
-  const Tensor of_heads = ReshapeOp(in_proj_, {heads, 3 * (H / heads) * H});
+  const Tensor of_heads = Reshape(in_proj_, {heads, 3 * (H / heads) * H});
   const auto part = [&](int64_t i) {
     const int64_t columns = (H / heads) * H;
-    return ReshapeOp(SliceColumns(of_heads, i * columns, (i + 1) * columns), {H, H});
+    return Reshape(SliceColumns(of_heads, i * columns, (i + 1) * columns), {H, H});
   };
   return {part(0), part(1), part(2), q_bias_, Tensor(), v_bias_};
 }
@@ -105,7 +105,7 @@ constexpr int64_t kMostOnGpu = 256;  // columns of a head in attention's kernels
 Tensor Spread(const Tensor& mix, int64_t columns) {
   const int64_t n = mix.dim(0), d = columns / n;
   const Tensor ones = Tensor::Full({1, 1, d}, 1, mix.dtype(), mix.device());
-  return ReshapeOp(Mul(ReshapeOp(mix, {n, n, 1}), ones), {n, columns});
+  return Reshape(Mul(Reshape(mix, {n, n, 1}), ones), {n, columns});
 }
 
 // Returns x [N, H] once for each row of `by` [n, H], multiplied by it: [N, n H].
