@@ -73,6 +73,8 @@ fault README.md 's,scheduler->Step\(\);,scheduler.Step();,' "README.md: the loop
 fault docs/zh.md 's,lr = 3e-5,lr = 3e-4,' "docs/zh.md: the loop's \"lathe::AdamWoptimizer(model->Parameters(),{.lr=3e-4});\""
 fault examples/training_loop.cc 's,Backward\(outputs\.loss\),Backward(outputs.loss.Sum()),' "docs/ja.md: the loop's \"accelerator.Backward(outputs.loss);\""
 fault examples/training_loop.cc '/ZeroGrad/d; s,^( *)optimizer\.Step\(\);,\1optimizer.ZeroGrad();\n&,' "README.md: the loop's \"optimizer.ZeroGrad();\""
+fault docs/zh.md 's,examples/training_loop\.cc -->,examples/loop.cc -->,' "docs/zh.md: there is no examples/loop.cc"
+fault README.md '/^<!-- C\+\+ of/d' "README.md shows no training loop in C++"
 fault docs/ja.md '/^```cpp/,/^```$/d' "docs/ja.md shows no training loop in C++"
 fault docs/hi.md 's,optimizer\.Step\(\);,optimizer.Step(1);,' "docs/hi.md: its code differs from README.md's"
 

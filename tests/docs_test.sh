@@ -4,7 +4,7 @@
 #   - every relative link leads to a file and, if it names one, to a heading there;
 #   - every program, script and Bazel label in a code block exists, and so does every path that a page names;
 #   - every flag that a page gives to a script or a program is one that it takes;
-#   - the C++ loop of README and its translations is that of examples/training_loop.cc;
+#   - C++ behind "<!-- C++ of FILE -->" is that of FILE, and README and its translations have such a loop;
 #   - the C++ beside Python in examples/README.md is that of examples/table_mlp.cc;
 #   - a translation has the same code blocks, but for their comments, as the README sections that it translates.
 # Run it as a test, or by hand from anywhere: tests/docs_test.sh [ROOT], where ROOT is another tree to check.
@@ -270,10 +270,13 @@ terms=$(awk '/^## Glossary/ { found = 1 } found && /^\| / && !/^\| term / { coun
 
 # --- the training loop ---
 
-# loop FILE: the lines of the page's blocks of C++ that hold statements, without comments and blanks. It leaves out lines of
-# braces alone, and the brace that opens a block.
+# loop FILE EXAMPLE: the lines of the page's blocks of C++ behind "<!-- C++ of EXAMPLE -->" that hold statements, without
+# comments and blanks. It leaves out lines of braces alone, and the brace that opens a block.
 loop() {
-  awk '/^ *```/ { fenced = /^ *```cpp/; next } fenced' "$1" | sed -E 's,(^|[[:blank:]]+)//.*$,,; s/[[:blank:]]+//g; s/\{$//' | grep -vE '^\}*$' || true
+  awk -v comment="<!-- C++ of $2 -->" '
+    $0 == comment { found = 1; next }
+    /^ *```/ { fenced = found && /^ *```cpp/; found = 0; next }
+    fenced' "$1" | sed -E 's,(^|[[:blank:]]+)//.*$,,; s/[[:blank:]]+//g; s/\{$//' | grep -vE '^\}*$' || true
 }
 
 # compare_loop PAGE EXAMPLE: the statements that it reads, without spaces, must occur in the example in the same order. The
@@ -292,9 +295,19 @@ compare_loop() {
   [ "$statements" -gt 0 ] || wrong "$page shows no training loop in C++"
 }
 
-for page in README.md docs/{ja,hi,zh}.md; do
+for page in "${pages[@]}"; do
   [ -f "$page" ] || continue
-  compare_loop "$page" examples/training_loop.cc < <(loop "$page")
+  mapfile -t programs < <(sed -nE 's/^<!-- C\+\+ of (.*) -->$/\1/p' "$page" | LC_ALL=C sort -u)
+  case $page in
+    README.md | docs/ja.md | docs/hi.md | docs/zh.md) [ "${#programs[@]}" -gt 0 ] || wrong "$page shows no training loop in C++" ;;
+  esac
+  for program in "${programs[@]}"; do
+    if [ -f "$program" ]; then
+      compare_loop "$page" "$program" < <(loop "$page" "$program")
+    else
+      wrong "$page: there is no $program"
+    fi
+  done
 done
 
 # The second column of a table, which begins with a column "Python".
