@@ -29,21 +29,6 @@ struct Chunk {
   std::exception_ptr error;
 };
 
-Error UnseenLabel(const TextTable& table, int64_t row, const std::string& label,
-                  const LabelSet& labels) {
-  constexpr size_t kShown = 20;
-  std::string known;
-  for (size_t i = 0; i < std::min(labels.names().size(), kShown); ++i) {
-    known += (i == 0 ? "" : ", ") + labels.names()[i];
-  }
-  if (labels.names().size() > kShown) {
-    known += ", ... (" + std::to_string(labels.names().size()) + " in all)";
-  }
-  return InvalidArgument(table.Where(row) + ": label \"" + label +
-                             "\" was not seen in training; known labels: " + known,
-                         "correct the label, or add rows with it to the training file");
-}
-
 // Returns a name that occurs twice, or "" if there is none.
 std::string Repeated(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
@@ -57,7 +42,7 @@ void AddLabel(const TextTable& table, int64_t row, const std::string& label, con
   switch (labels.kind()) {
     case LabelKind::kSingleLabel: {
       std::optional<int64_t> index = labels.Index(label);
-      if (!index) throw UnseenLabel(table, row, label, labels);
+      if (!index) throw UnseenLabel(table.Where(row), label, labels);
       dataset.classes.push_back(*index);
       break;
     }
@@ -90,7 +75,7 @@ void AddLabel(const TextTable& table, int64_t row, const std::string& label, con
       dataset.scores.resize(begin + labels.num_labels(), 0.0f);
       for (const std::string& name : *names) {
         std::optional<int64_t> index = labels.Index(name);
-        if (!index) throw UnseenLabel(table, row, name, labels);
+        if (!index) throw UnseenLabel(table.Where(row), name, labels);
         dataset.scores[begin + *index] = 1.0f;
       }
       break;
@@ -222,10 +207,6 @@ std::vector<float> TokenizedDataset::AllScores() const {
     all.insert(all.end(), row.begin(), row.end());
   }
   return all;
-}
-
-Error EmptyLabel(const std::string& where) {
-  return InvalidArgument(where + ": the label is empty", "give the row a label or remove it");
 }
 
 TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,

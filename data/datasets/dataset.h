@@ -71,7 +71,4 @@ TokenizedDataset Tokenize(const TextTable& table, const TextColumns& columns,
                           const LabelSet& labels, const Tokenizer& tokenizer,
                           const TokenizeOptions& options);
 
-// Returns the error for a row whose label is empty; `where` is "path:line".
-Error EmptyLabel(const std::string& where);
-
 }  // namespace lathe

@@ -135,4 +135,22 @@ std::optional<int64_t> LabelSet::Index(const std::string& label) const {
   return it->second;
 }
 
+Error EmptyLabel(const std::string& where) {
+  return InvalidArgument(where + ": the label is empty", "give the row a label or remove it");
+}
+
+Error UnseenLabel(const std::string& where, const std::string& label, const LabelSet& labels) {
+  constexpr size_t kShown = 20;
+  std::string known;
+  for (size_t i = 0; i < std::min(labels.names().size(), kShown); ++i) {
+    known += (i == 0 ? "" : ", ") + labels.names()[i];
+  }
+  if (labels.names().size() > kShown) {
+    known += ", ... (" + std::to_string(labels.names().size()) + " in all)";
+  }
+  return InvalidArgument(
+      where + ": label \"" + label + "\" was not seen in training; known labels: " + known,
+      "correct the label, or add rows with it to the training file");
+}
+
 }  // namespace lathe

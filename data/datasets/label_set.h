@@ -11,6 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lathe/core/base/error.h"
+
 namespace lathe {
 
 enum class LabelKind { kSingleLabel, kMultiLabel, kRegression };
@@ -55,5 +57,9 @@ std::optional<double> ParseNumber(std::string_view text);
 // array. Throws if an element is not a string, an integer or a boolean, or if arrays are nested too
 // deeply.
 std::optional<std::vector<std::string>> ParseLabelArray(const std::string& text);
+
+// Returns the errors for a row whose label is empty or not in the set; `where` is "path:line".
+Error EmptyLabel(const std::string& where);
+Error UnseenLabel(const std::string& where, const std::string& label, const LabelSet& labels);
 
 }  // namespace lathe
