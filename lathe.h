@@ -15,6 +15,7 @@
 #include "lathe/data/datasets/data_loader.h"
 #include "lathe/data/datasets/dataset.h"
 #include "lathe/data/datasets/label_set.h"
+#include "lathe/data/datasets/number_columns.h"
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/data/loading/data_loader.h"
 #include "lathe/data/loading/dataset.h"

@@ -23,15 +23,15 @@ struct Pair {
 struct PairDataset : lathe::Dataset<Pair> {
   PairDataset(const std::string& path, const lathe::Tokenizer& tokenizer) {
     const lathe::TextTable table = lathe::ReadTextTable(path);
+    const Tensor similar = lathe::NumberColumn(table, "similar");  // [rows]
     for (int64_t i = 0; i < table.rows(); ++i) {
       pairs.push_back({tokenizer.Encode(table.column("first")[i]).input_ids,
                        tokenizer.Encode(table.column("second")[i]).input_ids,
-                       std::stof(table.column("similar")[i])});
+                       similar.data<float>()[i]});
     }
   }
   int64_t Size() const override { return std::ssize(pairs); }
   Pair Get(int64_t i) const override { return pairs.at(i); }
-
   std::vector<Pair> pairs;
 };
 

@@ -25,10 +25,11 @@ struct Sample {
 struct SampleDataset : lathe::Dataset<Sample> {
   SampleDataset(const std::string& path, const lathe::Tokenizer& tokenizer) {
     const lathe::TextTable table = lathe::ReadTextTable(path);
+    const Tensor labels = lathe::NumberColumn(table, "class", lathe::DType::kI64);
+    const Tensor scores = lathe::NumberColumn(table, "score");
     for (int64_t i = 0; i < table.rows(); ++i) {
       samples.push_back({tokenizer.Encode(table.column("text")[i]).input_ids,
-                         std::stoll(table.column("class")[i]),
-                         std::stof(table.column("score")[i])});
+                         labels.data<int64_t>()[i], scores.data<float>()[i]});
     }
   }
   int64_t Size() const override { return std::ssize(samples); }
@@ -82,7 +83,6 @@ void Train(const char* model_dir, const char* train_file, const char* eval_file)
   TwoHeads model(lathe::AutoConfig::FromPretrained(model_dir));
   model.Initialize(/*seed=*/42);
   lathe::AdamW optimizer(model.Parameters(), {.lr = 5e-3});
-
   lathe::Accelerator accelerator;
   accelerator.Prepare(model, optimizer, train, eval);
   const lathe::Device device = accelerator.device();
