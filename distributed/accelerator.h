@@ -357,9 +357,9 @@ class Accelerator {
   int64_t gradient_accumulation_steps() const { return options_.gradient_accumulation_steps; }
   void set_gradient_accumulation_steps(int64_t steps);
   bool split_batches() const { return options_.split_batches; }
-  // Returns the device of prepared models. Prepared loaders bring the tensors of a TensorBatch
-  // there. Packed batches and those of other types stay on the host; models fetch what they need
-  // from them.
+  // Returns the device of prepared models. Prepared loaders bring batches there, all that ToDevice
+  // takes (data/loading/to_device.h). Packed text stays on the host; models fetch what they need
+  // from it.
   Device device() const { return device_; }
   const ProcessEnvironment& environment() const;
   ProcessGroup& group() const { return *group_; }

@@ -62,6 +62,7 @@ void Accelerator::Backward(const Tensor& loss) { BackwardOfBatch(PassOf(loss)); 
 
 Tensor Accelerator::Backward(const Module& model, const Batch& batch,
                              const std::function<Tensor(const Batch&)>& forward) {
+  if (!batch.is_on_host()) return Backward(model, batch.To(Device{}), forward);
   State& s = *state_;
   // A share of weight 0 has no backward pass that could be recorded.
   if (s.graphed_passes == nullptr || use_distributed() ||

@@ -94,6 +94,7 @@ Tensor Noted(const Tensor& loss, const Batch& batch) {
 
 Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config,
                           const LossOptions& options) {
+  if (!batch.is_on_host()) return ClassificationLoss(logits, batch.To(Device{}), config, options);
   std::string type = config.problem_type();
   if (type.empty()) {
     const DType dtype = batch.labels.dtype();
@@ -108,6 +109,8 @@ Tensor ClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedCo
 
 Tensor SoftClassificationLoss(const Tensor& logits, const Batch& batch, PretrainedConfig& config,
                               const LossOptions& options) {
+  if (!batch.is_on_host())
+    return SoftClassificationLoss(logits, batch.To(Device{}), config, options);
   if (!config.problem_type().empty()) return ClassificationLoss(logits, batch, config, options);
   if (logits.dim(1) == 1) {
     return Noted(LossOf(ProblemType(LabelKind::kRegression), logits, batch, options), batch);

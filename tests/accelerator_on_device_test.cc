@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/autograd.h"
@@ -131,6 +133,63 @@ Floats GeneralLoop(Device device) {
 
 TEST_F(AcceleratorOnDevice, ALoopOverTensors) {
   ExpectNear(GeneralLoop(device_), GeneralLoop({}), 1e-5);
+}
+
+// Without an Accelerator, too, a loader brings its batches to a device, and so does ToDevice.
+TEST_F(AcceleratorOnDevice, BatchesOfOnesOwn) {
+  using Named = std::map<std::string, Tensor>;
+  struct Numbers : Dataset<float> {
+    int64_t Size() const override { return 4; }
+    float Get(int64_t i) const override { return static_cast<float>(i); }
+  };
+  const auto collate = [](const std::vector<float>& all) {
+    return std::pair(Named{{"x", Tensor::FromVector(all)}, {"none", Tensor()}},
+                     std::vector<Tensor>(2, Tensor::FromVector(all)));
+  };
+  DataLoader loader(Numbers(), {.batch_size = 4}, collate);
+  const auto on_host = *loader.begin();
+  EXPECT_TRUE(on_host.first.at("x").device().is_cpu());
+  loader.SetDevice(device_);
+  for (const auto& there : {*loader.begin(), ToDevice(on_host, device_)}) {
+    EXPECT_EQ(there.first.at("x").device(), device_);
+    EXPECT_FALSE(there.first.at("none").defined());
+    EXPECT_EQ(there.second.at(1).device(), device_);
+    EXPECT_EQ(there.second.at(1).ToVector<float>(), (Floats{0, 1, 2, 3}));
+  }
+}
+
+// Lathe's models take packed text on the host and on their device, with the same results.
+TEST_F(AcceleratorOnDevice, PackedTextOnTheDevice) {
+  DataLoader loader(TinyData(6), {.batch_size = 6});
+  const Batch batch = *loader.begin();
+  const Batch there = batch.To(device_);
+  EXPECT_EQ(there.is_on_host(), device_.is_cpu());
+  EXPECT_EQ(there.input_ids.device(), device_);
+  EXPECT_EQ(there.labels.device(), device_);
+  EXPECT_FALSE(there.sample_weights.defined());
+  EXPECT_EQ(there.To(Device{}).cu_seqlens.ToVector<int32_t>(),
+            batch.cu_seqlens.ToVector<int32_t>());
+  std::vector<Floats> results;
+  for (const Batch& given : {batch, there}) {
+    Accelerator accelerator({.device = device_.is_cpu() ? "cpu" : "cuda"});
+    const auto model = TinyBert({});
+    AdamW optimizer(model->Parameters(), {.lr = 1e-2});
+    accelerator.Prepare(*model, optimizer);
+    model->Train();
+    const SequenceClassifierOutput outputs = model->Forward(given);
+    Floats numbers = outputs.logits.ToVector<float>();
+    numbers.push_back(static_cast<float>(outputs.loss.Item()));
+    accelerator.Backward(outputs.loss);
+    optimizer.Step();
+    optimizer.ZeroGrad();
+    const Tensor loss = accelerator.Backward(
+        *model, given, [&](const Batch& each) { return model->Forward(each).loss; });
+    numbers.push_back(static_cast<float>(loss.Item()));
+    const Floats gradients = model->Parameters().front().tensor.grad().ToVector<float>();
+    numbers.insert(numbers.end(), gradients.begin(), gradients.end());
+    results.push_back(numbers);
+  }
+  EXPECT_EQ(results[0], results[1]);
 }
 
 TEST_F(AcceleratorOnDevice, SkipsWindowsThatOverflow) {

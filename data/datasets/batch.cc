@@ -7,6 +7,10 @@
 namespace lathe {
 namespace {
 
+constexpr Tensor Batch::*kTensors[] = {
+    &Batch::input_ids,  &Batch::token_type_ids, &Batch::position_ids,   &Batch::cu_seqlens,
+    &Batch::sample_ids, &Batch::labels,         &Batch::sample_weights, &Batch::encoded};
+
 // Returns the values of a [B, S] tensor of i32 or i64.
 std::vector<int64_t> Integers(const Tensor& tensor, const char* name) {
   Check(tensor.dtype() == DType::kI32 || tensor.dtype() == DType::kI64, "batch", name,
@@ -70,6 +74,20 @@ void SetBatchInfo(Batch& batch, const BatchInfo& info) {
     for (int64_t k = 0; k < each; ++k) ids.push_back(static_cast<int32_t>(each * id + k));
   }
   batch.sample_ids = Tensor::FromVector(ids);
+}
+
+Batch Batch::To(Device device) const {
+  Batch batch = *this;
+  for (Tensor Batch::*const part : kTensors) {
+    if ((batch.*part).defined()) batch.*part = (batch.*part).To(device);
+  }
+  return batch;
+}
+
+bool Batch::is_on_host() const {
+  return std::ranges::all_of(kTensors, [&](Tensor Batch::*part) {
+    return !(this->*part).defined() || (this->*part).device().is_cpu();
+  });
 }
 
 void Batch::FillRowSamples(int32_t* rows) const {

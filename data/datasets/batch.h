@@ -49,6 +49,15 @@ struct Batch {
   // Writes the sample_ids of the T rows to `rows`: each row gets that of its sequence.
   void FillRowSamples(int32_t* rows) const;
 
+  // Returns the same batch with its tensors on the device, for models of one's own that read them.
+  // Lathe's models take either, but they check the host's tensors, and copy them to the device in
+  // one piece. So they first bring a batch back from a device, which makes the host wait.
+  Batch To(Device device) const;
+  // Returns true if all tensors lie on the host.
+  bool is_on_host() const;
+  // Loaders leave batches on the host.
+  static constexpr bool kStaysOnHost = true;
+
   int64_t size() const { return cu_seqlens.dim(0) - 1; }   // B
   int64_t num_tokens() const { return input_ids.dim(0); }  // T; there is no padding
 

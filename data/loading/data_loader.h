@@ -15,15 +15,21 @@
 // DataLoader<Batch> (data/datasets/data_loader.h).
 #pragma once
 
-#include <concepts>
-#include <cstddef>
 #include <memory>
 #include <utility>
 
 #include "lathe/data/loading/dataset_source.h"
 #include "lathe/data/loading/loader.h"
+#include "lathe/data/loading/to_device.h"
 
 namespace lathe {
+
+// True if a loader moves batches B to its device: all that can be moved, unless the type says that
+// they stay on the host.
+template <typename B>
+inline constexpr bool kLoaderMoves = MovableToDevice<B> && !requires {
+  requires B::kStaysOnHost;
+};
 
 // What DataLoader<B> has for batches of any type B.
 template <typename B>
@@ -65,11 +71,9 @@ class LoaderOf : public Loader {
       LoaderPass::Given given = pass_->Next();
       batch_ = std::static_pointer_cast<const B>(std::move(given.batch));
       info_ = std::move(given.info);
-      if constexpr (requires(Device device) {
-                      { batch_->To(device) } -> std::same_as<B>;
-                    }) {
+      if constexpr (kLoaderMoves<B>) {
         if (batch_ != nullptr && !device_.is_cpu())
-          batch_ = std::make_shared<const B>(batch_->To(device_));
+          batch_ = std::make_shared<const B>(ToDevice(*batch_, device_));
       }
     }
     std::shared_ptr<LoaderPass> pass_;

@@ -25,7 +25,8 @@ class Loader {
   // share's sample_ids are its samples' places in the global batch, in ascending order. Passes that
   // begin from now on are entered in `passes`, which may be null.
   void Shard(int rank, int world_size, bool split_batches, std::shared_ptr<LoaderPasses> passes);
-  // Makes passes give the tensors of a TensorBatch on this device. Other batches stay as they are.
+  // Makes passes give batches on this device, as ToDevice brings them there (to_device.h). Packed
+  // text stays on the host, and so do batches that ToDevice does not take.
   void SetDevice(Device device) { device_ = device; }
   Device device() const { return device_; }
 

@@ -16,6 +16,7 @@
 
 #include "lathe/core/tensor.h"
 #include "lathe/data/loading/batch_info.h"
+#include "lathe/data/loading/to_device.h"
 
 namespace lathe {
 
@@ -35,7 +36,7 @@ class TensorBatch : public BatchInfo {
   // Returns the same batch with its tensors on the device.
   TensorBatch To(Device device) const {
     TensorBatch batch = *this;
-    for (Tensor& tensor : batch.tensors_) tensor = tensor.To(device);
+    batch.tensors_ = ToDevice(tensors_, device);
     return batch;
   }
 

@@ -10,6 +10,7 @@ namespace lathe {
 
 nn::ForwardContext Encoder::MakeContext(const Batch& batch,
                                         const EncoderForwardOptions& options) const {
+  if (!batch.is_on_host()) return MakeContext(batch.To(Device{}), options);
   const int64_t rows = NumActivationRows(batch.num_tokens(), compute_dtype(), device());
   const int64_t step = batch.step >= 0 ? batch.step : own_step_;
   nn::ForwardContext context =
@@ -35,12 +36,14 @@ void Encoder::UseRelativePositions(std::function<int64_t(int64_t distance)> row,
 }
 
 EncoderOutput Encoder::Forward(const Batch& batch, const EncoderForwardOptions& options) const {
+  if (!batch.is_on_host()) return Forward(batch.To(Device{}), options);
   Check(batch.size() >= 1, model_, "the batch is empty");
   return Forward(batch, MakeContext(batch, options), options);
 }
 
 EncoderOutput Encoder::Forward(const Batch& batch, const nn::ForwardContext& context,
                                const EncoderForwardOptions& options) const {
+  if (!batch.is_on_host()) return Forward(batch.To(Device{}), context, options);
   if (options.training && batch.step < 0) ++own_step_;
   EncoderOutput out;
   Tensor hidden_states = Embed(batch, context);

@@ -66,6 +66,7 @@ Tensor EncoderClassifier::Pooled(const EncoderOutput& encoded,
 }
 
 Tensor EncoderClassifier::Encode(const Batch& batch) {
+  if (!batch.is_on_host()) return Encode(batch.To(Device{}));
   const auto is_trained = [](const Parameter& p) { return p.tensor.requires_grad(); };
   if (pooling_ == Pooling::kMeanLogits || std::ranges::any_of(encoder_->Parameters(), is_trained))
     return {};
@@ -81,6 +82,7 @@ Tensor EncoderClassifier::Encode(const Batch& batch) {
 
 SequenceClassifierOutput EncoderClassifier::Forward(const Batch& batch,
                                                     const ForwardOptions& options) {
+  if (!batch.is_on_host()) return Forward(batch.To(Device{}), options);
   const EncoderForwardOptions encoder_options = EncoderOptions(options.output_hidden_states);
   Check(batch.size() >= 1, name_, "the batch is empty");
   if (pooling_ == Pooling::kFirstToken) CheckSequencesStartAtZero(batch, name_);
