@@ -34,6 +34,7 @@
 #include "lathe/models/sequence_classifier.h"
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/nn/arena.h"
+#include "lathe/nn/callable_module.h"
 #include "lathe/nn/conv1d.h"
 #include "lathe/nn/init.h"
 #include "lathe/nn/layers.h"

@@ -1,15 +1,15 @@
 // A convolution along sequences, with PyTorch's initialisation.
 //
 //   nn::Conv1d conv(128, 64, 3, {.padding = 1});   // conv.weight [64, 128, 3], conv.bias [64]
-//   Tensor y = conv.Forward(x);                    // [B, 128, L] -> [B, 64, L]
+//   Tensor y = conv(x);                            // [B, 128, L] -> [B, 64, L]
 #pragma once
 
 #include "lathe/core/ops/windows/conv1d.h"
-#include "lathe/nn/module.h"
+#include "lathe/nn/callable_module.h"
 
 namespace lathe::nn {
 
-class Conv1d : public Module {
+class Conv1d : public CallableModule<Conv1d> {
  public:
   // Draws weight and bias uniformly within 1 / sqrt(in / groups * kernel_size), as PyTorch does.
   // Throws InvalidArgument if the numbers make no layer.

@@ -1,17 +1,18 @@
 // Layers: modules around the ops of core/, with parameters under Transformers' names.
 //
 //   nn::Linear dense(768, 2, Init::Normal(0.02));   // dense.weight [2, 768], dense.bias [2]
+//   Tensor logits = dense(x);                       // or dense.Forward(x): [N, 768] -> [N, 2]
 #pragma once
 
 #include "lathe/core/ops/grouped/grouped_linear.h"
 #include "lathe/core/ops/linear.h"
+#include "lathe/nn/callable_module.h"
 #include "lathe/nn/context.h"
-#include "lathe/nn/module.h"
 
 namespace lathe::nn {
 
 // act(x W^T + b): [N, in] -> [N, out].
-class Linear : public Module {
+class Linear : public CallableModule<Linear> {
  public:
   Linear(int64_t in, int64_t out, Init init, ActivationKind activation = ActivationKind::kNone,
          bool with_bias = true)
@@ -31,7 +32,7 @@ class Linear : public Module {
 
 // A linear layer in groups of columns: [N, in] -> [N, out], with `groups` dividing both. The weight
 // is [out, in / groups, 1], as Conv1d has it, or with kInOut [groups, in / groups, out / groups].
-class GroupedLinear : public Module {
+class GroupedLinear : public CallableModule<GroupedLinear> {
  public:
   GroupedLinear(int64_t in, int64_t out, int64_t groups, Init init,
                 GroupedWeight layout = GroupedWeight::kOutIn);
@@ -41,7 +42,7 @@ class GroupedLinear : public Module {
 };
 
 // A table of rows. The padding row, if there is one, starts at 0 and gets no gradient.
-class Embedding : public Module {
+class Embedding : public CallableModule<Embedding> {
  public:
   Embedding(int64_t rows, int64_t columns, double std_dev, int64_t padding_row_index = -1)
       : Embedding(rows, columns, Init::Normal(std_dev, padding_row_index), padding_row_index) {}
@@ -58,7 +59,7 @@ class Embedding : public Module {
 };
 
 // Normalises over the last dimension. Neither parameter has weight decay.
-class LayerNorm : public Module {
+class LayerNorm : public CallableModule<LayerNorm> {
  public:
   LayerNorm(int64_t n, double eps_value, bool with_bias = true)
       : weight(RegisterParameter("weight", {n}, Init::Ones(), /*decays=*/false)), eps(eps_value) {
@@ -73,7 +74,7 @@ class LayerNorm : public Module {
 };
 
 // Divides by the root mean square over the last dimension. The weight has no weight decay.
-class RmsNorm : public Module {
+class RmsNorm : public CallableModule<RmsNorm> {
  public:
   RmsNorm(int64_t n, double eps)
       : weight(RegisterParameter("weight", {n}, Init::Ones(), /*decays=*/false)), eps_(eps) {}
@@ -86,7 +87,7 @@ class RmsNorm : public Module {
 };
 
 // Drops elements in training only. `site` names the place, so that each place has its own masks.
-class Dropout : public Module {
+class Dropout : public CallableModule<Dropout> {
  public:
   Dropout(double p, std::string site) : p_(p), site_(std::move(site)) {}
   // x: [T, C], or [B, C] for the rows of first tokens.

@@ -8,13 +8,17 @@
 #include <numbers>
 #include <set>
 #include <string>
+#include <type_traits>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/philox.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/embedding.h"
+#include "lathe/core/ops/operators/operators.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/nn/arena.h"
+#include "lathe/nn/callable_module.h"
+#include "lathe/nn/conv1d.h"
 #include "lathe/nn/layers.h"
 
 namespace lathe {
@@ -342,6 +346,49 @@ TEST(Module, AnEmptyNameAddsNothingToPaths) {
   EXPECT_EQ(parameters[0].name, "weight");
   EXPECT_EQ(parameters[1].name, "bias");
 }
+
+class CallableDense : public CallableModule<CallableDense> {
+ public:
+  explicit CallableDense(int64_t in)
+      : dense_(Register<nn::Linear>("dense", in, 2, Init::Normal(0.5))) {}
+  Tensor Forward(const Tensor& x) { return ++calls, (*dense_)(x); }
+  Tensor Forward(const Tensor& x, const Tensor& y) const { return (*dense_)(x + y); }
+  int calls = 0;
+
+ private:
+  std::shared_ptr<nn::Linear> dense_;
+};
+
+// A call is Forward, with whatever arguments it has.
+TEST(CallableModule, CallsForward) {
+  CallableDense module(3);
+  module.Initialize(5);
+  const Tensor x = Tensor::FromVector<float>({1, 2, 3}, {1, 3});
+  const Floats y = module(x).ToVector<float>();
+  EXPECT_EQ(module.calls, 1);
+  EXPECT_EQ(y, module.Forward(x).ToVector<float>());
+  const CallableDense& fixed = module;
+  EXPECT_EQ(fixed(x, Tensor::Zeros({1, 3})).ToVector<float>(), y);
+  EXPECT_EQ(module(x, Tensor::Zeros({1, 3})).ToVector<float>(), y);
+  EXPECT_EQ(module.Parameters().front().name, "dense.weight");
+
+  nn::LayerNorm norm(3, 1e-5);
+  norm.Initialize(1);
+  EXPECT_EQ(norm(x).ToVector<float>(), norm.Forward(x).ToVector<float>());
+  nn::Embedding table(4, 3, 0.5);
+  table.Initialize(1);
+  const Tensor ids = Tensor::FromVector<int32_t>({2, 0});
+  EXPECT_EQ(table(ids).ToVector<float>(), table.Forward(ids).ToVector<float>());
+  nn::Dropout dropout(0.5, "place");
+  EXPECT_EQ(dropout(x, nn::ForwardContext()).ToVector<float>(), x.ToVector<float>());
+}
+
+static_assert(std::is_invocable_r_v<Tensor, const nn::Linear&, Tensor>);
+static_assert(std::is_invocable_r_v<Tensor, const nn::GroupedLinear&, Tensor>);
+static_assert(std::is_invocable_r_v<Tensor, const nn::RmsNorm&, Tensor>);
+static_assert(std::is_invocable_r_v<Tensor, const nn::Conv1d&, Tensor>);
+static_assert(!std::is_invocable_v<const nn::Linear&, Tensor, int>);
+static_assert(!std::is_invocable_v<const CallableDense&, Tensor>);  // that Forward is not const
 
 // The last of an odd number of columns has a sine without its cosine.
 TEST(Init, SinusoidPairsOfAnOddNumberOfColumns) {

@@ -4,7 +4,7 @@
 //   mlp.Add<nn::Linear>(8, 16, nn::DefaultInit(8)).Add<nn::ReLU>();
 //   mlp.Add<nn::Linear>(16, 2, nn::DefaultInit(16));
 //   mlp.Initialize(42);
-//   Tensor logits = mlp.Forward(x);      // x: [N, 8] -> [N, 2]; parameters 0.weight, 2.bias, ...
+//   Tensor logits = mlp(x);   // x: [N, 8] -> [N, 2]; parameters 0.weight, 2.bias, ...
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/nn/module.h"
+#include "lathe/nn/callable_module.h"
 
 namespace lathe::nn {
 
@@ -26,7 +26,7 @@ inline Init DefaultInit(int64_t fan_in) {
 }
 
 // Modules that run one after the other. Each has a Forward that takes one tensor and returns one.
-class Sequential : public Module {
+class Sequential : public CallableModule<Sequential> {
  public:
   Sequential() = default;
   // nn::Sequential mlp(first, second), with shared pointers to modules.
@@ -54,8 +54,6 @@ class Sequential : public Module {
     for (const auto& forward : forward_) y = forward(y);
     return y;
   }
-  // Does the same, so that loops may say `outputs = model(inputs)` as in PyTorch.
-  Tensor operator()(const Tensor& x) const { return Forward(x); }
   int64_t size() const { return std::ssize(forward_); }
 
  private:

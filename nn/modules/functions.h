@@ -2,12 +2,12 @@
 #pragma once
 
 #include "lathe/core/ops/activation.h"
-#include "lathe/nn/module.h"
+#include "lathe/nn/callable_module.h"
 
 namespace lathe::nn {
 
 // act(x), of x's shape.
-class ActivationModule : public Module {
+class ActivationModule : public CallableModule<ActivationModule> {
  public:
   explicit ActivationModule(ActivationKind kind) : kind_(kind) {}
   Tensor Forward(const Tensor& x) const { return Activation(x, kind_); }
@@ -49,11 +49,11 @@ class Identity : public ActivationModule {
 
 // The next two take float32, on the host also float64, on devices also narrow types.
 // Over the last dimension.
-class Softmax : public Module {
+class Softmax : public CallableModule<Softmax> {
  public:
   Tensor Forward(const Tensor& x) const;
 };
-class LogSoftmax : public Module {
+class LogSoftmax : public CallableModule<LogSoftmax> {
  public:
   Tensor Forward(const Tensor& x) const;
 };
@@ -61,7 +61,7 @@ class LogSoftmax : public Module {
 // Makes one dimension of those from start_dim to end_dim, both included. Negative numbers count
 // from the end. Throws for dimensions that x does not have. [2, 3, 4] -> [2, 12] by default. A
 // scalar becomes [1].
-class Flatten : public Module {
+class Flatten : public CallableModule<Flatten> {
  public:
   explicit Flatten(int start_dim = 1, int end_dim = -1) : start_(start_dim), end_(end_dim) {}
   Tensor Forward(const Tensor& x) const;

@@ -4,7 +4,7 @@
 //
 //   nn::TransformerEncoder encoder({.d_model = 64, .nhead = 4, .dim_feedforward = 128}, 2);
 //   encoder.Initialize(42);
-//   Tensor y = encoder.Forward(x, attention_mask);   // x: [B, S, 64], attention_mask: [B, S]
+//   Tensor y = encoder(x, attention_mask);   // x: [B, S, 64], attention_mask: [B, S]
 //
 // Padded tensors are packed at the door. Rows of padding give 0, where PyTorch gives numbers that
 // mean nothing. Dropout needs a ForwardContext that is training (nn/context.h); other calls have
@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "lathe/nn/callable_module.h"
 #include "lathe/nn/layers.h"
 #include "lathe/nn/modules/containers.h"
 #include "lathe/nn/modules/packing.h"
@@ -22,7 +23,7 @@ namespace lathe::nn {
 
 // Parameters: in_proj_weight [3 E, E], in_proj_bias [3 E], out_proj.weight [E, E], out_proj.bias
 // [E].
-class MultiheadAttention : public Module {
+class MultiheadAttention : public CallableModule<MultiheadAttention> {
  public:
   // num_heads must divide embed_dim. dropout: of the attention probabilities.
   MultiheadAttention(int64_t embed_dim, int64_t num_heads, double dropout = 0, bool bias = true);
@@ -56,7 +57,7 @@ struct TransformerEncoderOptions {
 };
 
 // Parameters: self_attn, linear1, linear2, norm1 and norm2.
-class TransformerEncoderLayer : public Module {
+class TransformerEncoderLayer : public CallableModule<TransformerEncoderLayer> {
  public:
   explicit TransformerEncoderLayer(const TransformerEncoderOptions& options);
   // x: [T, E], packed -> [T, E]. With norm_first x and the result are float32, and the layer
@@ -77,7 +78,7 @@ class TransformerEncoderLayer : public Module {
 };
 
 // Parameters: layers.0 and so on, and norm if there is a final one. It computes in compute_dtype().
-class TransformerEncoder : public Module {
+class TransformerEncoder : public CallableModule<TransformerEncoder> {
  public:
   TransformerEncoder(const TransformerEncoderOptions& options, int64_t num_layers);
   Tensor Forward(const Tensor& x, const ForwardContext& context,
