@@ -204,6 +204,7 @@ void Accelerator::PrepareLoader(Loader& loader, NamedValues data) {
   const DataLoaderOptions& o = loader.options();
   data.insert(data.end(), {{"batch_size", std::to_string(o.batch_size)},
                            {"shuffle", std::to_string(o.shuffle)},
+                           {"shuffle_buffer", std::to_string(o.shuffle_buffer)},
                            {"group_by_length", std::to_string(o.group_by_length)},
                            {"even_tokens", std::to_string(o.even_tokens)},
                            {"drop_last", std::to_string(o.drop_last)},

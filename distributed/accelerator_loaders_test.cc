@@ -220,46 +220,78 @@ Tensor WeightedMse(const Tensor& outputs, const Tensor& targets, const Tensor& w
   return Scale(Sum(Mul(Mul(difference, difference), weights)), sum > 0 ? 1 / sum : 0);
 }
 
-TEST(GeneralLoop, WeightsOfSamples) {
+// A stream of the same rows, which says the same.
+struct WeightedStream : IterableDataset<std::array<Tensor, 3>> {
+  explicit WeightedStream(Weighted all) : rows(std::move(all)) {}
+  std::function<std::optional<std::array<Tensor, 3>>()> Start(int64_t) const override {
+    return [this, i = int64_t{0}]() mutable -> std::optional<std::array<Tensor, 3>> {
+      if (i == rows.Size()) return std::nullopt;
+      return rows.Get(i++);
+    };
+  }
+  double Weight(const std::array<Tensor, 3>& sample) const override {
+    return sample[2].data<float>()[0];
+  }
+  Weighted rows;
+};
+
+Weighted WeightedRows() {
   std::vector<float> inputs, targets, weights;
   for (int64_t i = 0; i < 23; ++i) {
     inputs.push_back(std::sin(static_cast<float>(i)));
     targets.push_back(std::cos(static_cast<float>(i)));
     weights.push_back(0.25f * static_cast<float>(i % 4));
   }
-  const auto body = [&](bool by_loader) {
-    return [&, by_loader](const Env& env) {
-      Accelerator accelerator(Options(env));
-      Slope model;
-      model.Initialize(1);
-      SGD optimizer(model.Parameters(), {.lr = 0.1});
-      DataLoader train(
-          Weighted(Tensor::FromVector(inputs, {23, 1}), Tensor::FromVector(targets, {23, 1}),
-                   Tensor::FromVector(weights, {23, 1})),
-          {.batch_size = 5, .shuffle = true});
-      accelerator.Prepare(model, optimizer, train);
-      std::ostringstream losses;
-      losses.precision(12);
-      for (int epoch = 0; epoch < 3; ++epoch) {
-        for (auto& batch : train) {
-          const auto& [x, y, w] = batch;
-          const Tensor loss = WeightedMse(Linear(x, model.weight, Tensor()), y, w);
-          double weight = 0;
-          for (const float each : w.ToVector<float>()) weight += each;
-          if (by_loader) {
-            accelerator.Backward(loss);
-          } else {  // what the loader knows, one may also say
-            accelerator.Backward(loss, batch.share.stand_in ? 0 : weight);
-          }
-          optimizer.Step();
-          optimizer.ZeroGrad();
-          losses << accelerator.last_loss() << ' ';
+  return Weighted(Tensor::FromVector(inputs, {23, 1}), Tensor::FromVector(targets, {23, 1}),
+                  Tensor::FromVector(weights, {23, 1}));
+}
+
+// Returns a rank's loop over the loader that make() returns.
+template <typename Make>
+std::function<std::string(const Env&)> WeightedLoop(Make make, bool by_loader = true) {
+  return [=](const Env& env) {
+    Accelerator accelerator(Options(env));
+    Slope model;
+    model.Initialize(1);
+    SGD optimizer(model.Parameters(), {.lr = 0.1});
+    DataLoader train = make();
+    accelerator.Prepare(model, optimizer, train);
+    std::ostringstream losses;
+    losses.precision(12);
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      for (auto& batch : train) {
+        const auto& [x, y, w] = batch;
+        const Tensor loss = WeightedMse(Linear(x, model.weight, Tensor()), y, w);
+        double weight = 0;
+        for (const float each : w.template ToVector<float>()) weight += each;
+        if (by_loader) {
+          accelerator.Backward(loss);
+        } else {  // what the loader knows, one may also say
+          accelerator.Backward(loss, batch.share.stand_in ? 0 : weight);
         }
+        optimizer.Step();
+        optimizer.ZeroGrad();
+        losses << accelerator.last_loss() << ' ';
       }
-      return losses.str();
-    };
+    }
+    return losses.str();
   };
-  ExpectNear(ExpectSameForAll(body(true)), LossesOf(3, body(false)), 1e-6);
+}
+
+TEST(GeneralLoop, WeightsOfSamples) {
+  const auto make = [] { return DataLoader(WeightedRows(), {.batch_size = 5, .shuffle = true}); };
+  ExpectNear(ExpectSameForAll(WeightedLoop(make)), LossesOf(3, WeightedLoop(make, false)), 1e-6);
+}
+
+TEST(GeneralLoop, WeightsAndShufflingOfStreams) {
+  const auto in_order = [] { return DataLoader(WeightedRows(), {.batch_size = 5}); };
+  const auto stream = [] { return DataLoader(WeightedStream(WeightedRows()), {.batch_size = 5}); };
+  const auto shuffled = [] {
+    return DataLoader(WeightedStream(WeightedRows()), {.batch_size = 5, .shuffle_buffer = 8});
+  };
+  const std::vector<double> losses = ExpectSameForAll(WeightedLoop(stream));
+  ExpectNear(losses, LossesOf(1, WeightedLoop(in_order)), 1e-6);
+  EXPECT_NE(ExpectSameForAll(WeightedLoop(shuffled)), losses);
 }
 
 TEST(GeneralLoop, GatherForMetricsGivesEverySampleOnceInOrder) {

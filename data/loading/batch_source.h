@@ -13,10 +13,20 @@
 
 namespace lathe {
 
-// Samples that were read from a stream for one global batch. The source knows their type.
+// Samples that were read from a stream for one global batch.
 struct StreamSamples {
-  int64_t count = 0;
-  std::shared_ptr<void> samples;
+  std::vector<int64_t> numbers = {};        // the place of each sample in the stream
+  std::vector<double> weights = {};         // what each adds to the divisor of the mean loss
+  std::shared_ptr<void> samples = nullptr;  // of a type that the source knows
+
+  int64_t count() const { return std::ssize(numbers); }
+};
+
+// How the samples of a stream are shuffled: each is drawn from a buffer of so many. Without one the
+// order is the stream's.
+struct StreamShuffle {
+  int64_t buffer_size = 0;
+  uint64_t seed = 0;
 };
 
 // One epoch of a stream. One thread at a time uses it.
@@ -46,7 +56,10 @@ class BatchSource {
   virtual std::shared_ptr<const void> Make(const BatchInfo& info,
                                            const StreamSamples& read) const = 0;
   // Begins an epoch of a stream.
-  virtual std::unique_ptr<StreamReader> Open(int64_t /*epoch*/) const { return nullptr; }
+  virtual std::unique_ptr<StreamReader> Open(int64_t /*epoch*/,
+                                             const StreamShuffle& /*shuffle*/) const {
+    return nullptr;
+  }
   // Returns facts about the data set by which ranks notice that they hold different ones.
   virtual std::vector<std::pair<std::string, std::string>> Facts() const { return {}; }
 };

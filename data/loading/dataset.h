@@ -60,6 +60,9 @@ class IterableDataset {
   // the others' samples. So all must read the same samples, and costly work on a sample belongs
   // into the collate function.
   virtual std::function<std::optional<Sample>()> Start(int64_t epoch) const = 0;
+  // Returns how much the sample counts in a mean loss, at least 0 (BatchShare::weight). All ranks
+  // call this for all samples.
+  virtual double Weight(const Sample& /*sample*/) const { return 1; }
 };
 
 // Returns a digest of these bytes or numbers, for Fingerprint.

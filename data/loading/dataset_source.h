@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/data/loading/batch_source.h"
 #include "lathe/data/loading/dataset.h"
+#include "lathe/data/loading/sample_order.h"
 #include "lathe/data/loading/tensor_batch.h"
 
 namespace lathe {
@@ -43,6 +45,12 @@ concept CollatesTo = AnyDataset<D> && requires {
 [[noreturn]] void RethrowAboutBatch(const BatchInfo& info);
 
 namespace dataset_source_internal {
+
+// Throws unless sample i, whose name ends in `of`, may have this weight.
+inline void CheckWeight(double weight, int64_t i, const char* of = "") {
+  Check(weight >= 0 && weight <= 1e12, "data_loader", "the weight of sample ", i, of,
+        " must be from 0 to 1e12 but is ", weight);
+}
 
 // Returns true if a collate function gave back no batch.
 template <typename B>
@@ -100,8 +108,7 @@ class DatasetSource : public BatchSource {
     double sum = 0;
     for (const int64_t i : indices) {
       const double weight = Try(i, "Weight", [&] { return dataset_->Weight(i); });
-      Check(weight >= 0 && weight <= 1e12, "data_loader", "the weight of sample ", i,
-            " must be from 0 to 1e12 but is ", weight);
+      CheckWeight(weight, i);
       sum += weight;
     }
     return sum;
@@ -134,32 +141,86 @@ class DatasetSource : public BatchSource {
   int64_t size_;
 };
 
+// Reads the samples of a stream, in its order or shuffled.
 template <typename Sample>
 class SampleReader : public StreamReader {
  public:
-  explicit SampleReader(std::function<std::optional<Sample>()> next) : next_(std::move(next)) {
+  SampleReader(std::shared_ptr<const IterableDataset<Sample>> dataset, int64_t epoch,
+               const StreamShuffle& shuffle)
+      : dataset_(std::move(dataset)),
+        epoch_(epoch),
+        shuffle_(shuffle),
+        next_(dataset_->Start(epoch)) {
     Check(next_ != nullptr, "data_loader", "the stream's Start returned no function");
   }
   StreamSamples Read(int64_t n) override {
+    StreamSamples read;
     auto samples = std::make_shared<std::vector<Sample>>();
-    while (next_ && std::ssize(*samples) < n) {
-      try {
-        if (std::optional<Sample> sample = next_()) {
-          samples->push_back(*std::move(sample));
-          ++count_;
-        } else {
-          next_ = nullptr;
-        }
-      } catch (...) {
-        RethrowAbout("[data_loader] sample " + std::to_string(count_) + " of the stream");
-      }
+    while (read.count() < n) {
+      std::optional<Numbered> next = shuffle_.buffer_size > 1 ? Draw() : Pull();
+      if (!next) break;
+      read.numbers.push_back(next->number);
+      read.weights.push_back(next->weight);
+      samples->push_back(std::move(next->sample));
     }
-    return {.count = std::ssize(*samples), .samples = std::move(samples)};
+    read.samples = std::move(samples);
+    return read;
   }
 
  private:
-  std::function<std::optional<Sample>()> next_;
-  int64_t count_ = 0;
+  struct Numbered {
+    Sample sample;
+    int64_t number;
+    double weight;
+  };
+
+  // Calls body(). An exception names the sample that is to come.
+  template <typename Body>
+  auto Try(const std::string& what, const Body& body) const -> decltype(body()) {
+    try {
+      return body();
+    } catch (...) {
+      RethrowAbout("[data_loader] " + what + "sample " + std::to_string(count_) + " of the stream");
+    }
+  }
+
+  // Returns the stream's next sample.
+  std::optional<Numbered> Pull() {
+    if (!next_) return std::nullopt;
+    std::optional<Sample> sample = Try("", next_);
+    if (!sample) {
+      next_ = nullptr;
+      return std::nullopt;
+    }
+    const double weight = Try("Weight of ", [&] { return dataset_->Weight(*sample); });
+    CheckWeight(weight, count_, " of the stream");
+    return Numbered{*std::move(sample), count_++, weight};
+  }
+
+  // Returns a sample of the buffer, which is full as long as the stream goes on. The draws depend
+  // on (seed, epoch) and on how many there were.
+  std::optional<Numbered> Draw() {
+    constexpr uint32_t kSite = static_cast<uint32_t>(HashName("data_loader/shuffle_buffer"));
+    while (std::ssize(buffer_) < shuffle_.buffer_size) {
+      std::optional<Numbered> next = Pull();
+      if (!next) break;
+      buffer_.push_back(*std::move(next));
+    }
+    if (buffer_.empty()) return std::nullopt;
+    const int64_t i = UniformBelow(std::ssize(buffer_), num_draws_++, shuffle_.seed, epoch_, kSite);
+    std::swap(buffer_[static_cast<size_t>(i)], buffer_.back());
+    std::optional<Numbered> drawn = std::move(buffer_.back());
+    buffer_.pop_back();
+    return drawn;
+  }
+
+  std::shared_ptr<const IterableDataset<Sample>> dataset_;
+  int64_t epoch_;
+  StreamShuffle shuffle_;
+  std::function<std::optional<Sample>()> next_;  // null at the end
+  int64_t count_ = 0;                            // samples that the stream has given
+  std::vector<Numbered> buffer_;
+  uint64_t num_draws_ = 0;
 };
 
 template <typename B, typename Sample, typename Collate>
@@ -169,8 +230,8 @@ class StreamSource : public BatchSource {
       : dataset_(std::move(dataset)), collate_(std::move(collate)) {}
 
   int64_t size() const override { return kStream; }
-  std::unique_ptr<StreamReader> Open(int64_t epoch) const override {
-    return std::make_unique<SampleReader<Sample>>(dataset_->Start(epoch));
+  std::unique_ptr<StreamReader> Open(int64_t epoch, const StreamShuffle& shuffle) const override {
+    return std::make_unique<SampleReader<Sample>>(dataset_, epoch, shuffle);
   }
   std::shared_ptr<const void> Make(const BatchInfo& info,
                                    const StreamSamples& read) const override {

@@ -32,12 +32,16 @@ Loader::Loader(std::shared_ptr<const BatchSource> source, DataLoaderOptions opti
         "a sampler cannot be combined with shuffle, group_by_length or even_tokens");
   Check(!sampler || options_.sampler.num_samples >= 0, "data_loader",
         "the sampler's num_samples must not be negative but is ", options_.sampler.num_samples);
+  Check(options_.shuffle_buffer >= 0, "data_loader", "shuffle_buffer must not be negative but is ",
+        options_.shuffle_buffer);
   if (!has_size()) {
     Check(!sampler && !orders, "data_loader",
           "a stream comes in its own order, so it takes no sampler and no shuffle, "
-          "group_by_length or even_tokens");
+          "group_by_length or even_tokens; shuffle_buffer shuffles it");
     return;
   }
+  Check(options_.shuffle_buffer == 0, "data_loader",
+        "shuffle_buffer is for streams; shuffle orders a data set of known size");
   Check(!options_.drop_last || EpochSamples() >= options_.batch_size, "data_loader",
         "drop_last leaves no batch, because the dataset has ", EpochSamples(),
         " samples and batch_size is ", options_.batch_size);
@@ -120,6 +124,7 @@ std::shared_ptr<LoaderPass> Loader::Begin() {
                         .first_batch = std::exchange(skip_, 0),
                         .first_step = epoch * (known ? size() : kStreamSteps),
                         .drop_last = options_.drop_last,
+                        .shuffle = {options_.shuffle_buffer, options_.seed},
                         .rank = rank_,
                         .world_size = world_size_,
                         .prefetch = options_.prefetch,

@@ -20,6 +20,10 @@ struct Sampler {
 struct DataLoaderOptions {
   int64_t batch_size = 8;
   bool shuffle = false;
+  // Shuffles a stream, as `shuffle` can't. So many samples wait in memory, and each next one is
+  // drawn from them at random. The order is a function of (seed, epoch) and of this number. 0 or 1:
+  // the stream's order. Only for streams.
+  int64_t shuffle_buffer = 0;
   // The length-grouped order of Transformers' Trainer, shuffled whatever `shuffle` says. It
   // consists of mega-batches of up to 50 batches, each sorted from long to short. The longest
   // sample of all comes first.

@@ -55,7 +55,7 @@ void LoaderPass::Withdraw() {
 void LoaderPass::ReadAhead() {
   try {
     ahead_ = reader_->Read(plan_.batch_size);
-    if (plan_.drop_last && ahead_.count < plan_.batch_size) ahead_ = {};
+    if (plan_.drop_last && ahead_.count() < plan_.batch_size) ahead_ = {};
   } catch (...) {
     ahead_error_ = std::current_exception();
   }
@@ -65,7 +65,7 @@ LoaderPass::Ticket LoaderPass::TakeFromStream() {
   Ticket ticket{.number = next_++};
   try {
     if (reader_ == nullptr) {
-      reader_ = plan_.source->Open(plan_.epoch);
+      reader_ = plan_.source->Open(plan_.epoch, plan_.shuffle);
       for (int64_t i = 0; i < plan_.first_batch; ++i) reader_->Read(plan_.batch_size);
       ReadAhead();
     }
@@ -78,10 +78,9 @@ LoaderPass::Ticket LoaderPass::TakeFromStream() {
     return ticket;
   }
   ticket.read = std::exchange(ahead_, {});
-  if (ticket.read.count == plan_.batch_size) ReadAhead();
-  ticket.batches_left = ahead_.count > 0 || ahead_error_ ? kUnknown : 0;
-  ticket.indices.resize(static_cast<size_t>(ticket.read.count));
-  std::iota(ticket.indices.begin(), ticket.indices.end(), ticket.number * plan_.batch_size);
+  if (ticket.read.count() == plan_.batch_size) ReadAhead();
+  ticket.batches_left = ahead_.count() > 0 || ahead_error_ ? kUnknown : 0;
+  ticket.indices = ticket.read.numbers;
   return ticket;
 }
 
@@ -104,7 +103,10 @@ LoaderPass::Made LoaderPass::Make(const Ticket& ticket) const try {
   auto info = std::make_shared<BatchInfo>();
   BatchShare& share = info->share;
   share.global_size = std::ssize(all);
-  share.global_weight = source.Weight(all);
+  const std::vector<double>& weights = ticket.read.weights;  // of a stream's samples
+  const bool is_stream = source.size() == BatchSource::kStream;
+  share.global_weight =
+      is_stream ? std::accumulate(weights.begin(), weights.end(), 0.0) : source.Weight(all);
   std::vector<int64_t> lengths;
   lengths.reserve(all.size());
   for (const int64_t i : all) {
@@ -116,8 +118,9 @@ LoaderPass::Made LoaderPass::Make(const Ticket& ticket) const try {
     if (rank_of[i] != plan_.rank) continue;
     info->indices.push_back(all[i]);
     info->sample_ids.push_back(static_cast<int32_t>(i));
+    if (is_stream) share.weight += weights[i];
   }
-  share.weight = source.Weight(info->indices);
+  if (!is_stream) share.weight = source.Weight(info->indices);
   share.stand_in = info->indices.empty();
   if (share.stand_in) {
     info->indices = {all[0]};

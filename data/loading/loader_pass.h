@@ -29,6 +29,7 @@ class LoaderPass {
     int64_t first_batch = 0;         // those before it are left out
     int64_t first_step = 0;          // the step of batch 0
     bool drop_last = false;          // of a stream
+    StreamShuffle shuffle = {};      // of a stream
     int rank = 0, world_size = 1;
     int prefetch = 0, num_workers = 0;  // no threads if one of them is 0
   };
