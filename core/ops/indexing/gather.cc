@@ -12,6 +12,7 @@
 #include "lathe/core/kernels/indexing/gather_kernels.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/scatter_add.h"
+#include "lathe/core/ops/shaping/dimensions.h"
 #include "lathe/core/ops/shaping/strided_copy.h"
 
 namespace lathe {

@@ -11,8 +11,8 @@
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
-#include "lathe/core/ops/math/dimensions.h"
 #include "lathe/core/ops/shape.h"
+#include "lathe/core/ops/shaping/dimensions.h"
 
 namespace lathe {
 namespace {

@@ -9,6 +9,7 @@
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/shape.h"
+#include "lathe/core/ops/shaping/dimensions.h"
 #include "lathe/core/ops/shaping/strided_copy.h"
 #include "lathe/core/ops/shaping/view.h"
 

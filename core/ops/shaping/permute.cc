@@ -6,6 +6,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
+#include "lathe/core/ops/shaping/dimensions.h"
 #include "lathe/core/ops/shaping/strided_copy.h"
 
 namespace lathe {

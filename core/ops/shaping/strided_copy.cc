@@ -98,10 +98,4 @@ Shape ContiguousStrides(const Shape& shape) {
   return strides;
 }
 
-int CheckedDim(const char* op, const Shape& shape, int64_t dim) {
-  const int64_t n = std::ssize(shape);
-  Check(dim >= -n && dim < n, op, "shape ", shape, " has no dimension ", dim);
-  return static_cast<int>(dim < 0 ? dim + n : dim);
-}
-
 }  // namespace lathe

@@ -22,8 +22,4 @@ void CopyStrided(const char* op, const Shape& sizes, const StridedElements& from
 // Returns the strides of a contiguous tensor.
 Shape ContiguousStrides(const Shape& shape);
 
-// Returns the dimension that `dim` means, which counts from the end if it is negative. Throws
-// `[op] shape [2, 3] has no dimension 2`.
-int CheckedDim(const char* op, const Shape& shape, int64_t dim);
-
 }  // namespace lathe

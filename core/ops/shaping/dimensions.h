@@ -1,4 +1,4 @@
-// Dimensions that ops reduce.
+// Dimensions as callers name them, and those that ops reduce.
 #pragma once
 
 #include <algorithm>
@@ -8,11 +8,12 @@
 
 namespace lathe {
 
-// Returns `dim` counted from the front. Throws `[op] shape [2, 3] has no dimension 2`.
-inline int CheckedDim(const char* op, const Shape& shape, int dim) {
-  const int n = static_cast<int>(shape.size());
+// Returns `dim` counted from the front; a negative one counts from the end. Throws
+// `[op] shape [2, 3] has no dimension 2`.
+inline int CheckedDim(const char* op, const Shape& shape, int64_t dim) {
+  const int64_t n = std::ssize(shape);
   Check(dim >= -n && dim < n, op, "shape ", shape, " has no dimension ", dim);
-  return dim < 0 ? dim + n : dim;
+  return static_cast<int>(dim < 0 ? dim + n : dim);
 }
 
 // Returns the dimensions in ascending order, counted from the front; all of them if `dims` is
