@@ -84,9 +84,13 @@ struct Pointee<std::shared_ptr<D>> {
   using Type = std::remove_const_t<D>;
 };
 template <typename Sample>
-std::type_identity<Sample> OfDataset(const Dataset<Sample>*);
+std::type_identity<Sample> OfDataset(const Dataset<Sample>*) {
+  return {};
+}
 template <typename Sample>
-std::type_identity<Sample> OfStream(const IterableDataset<Sample>*);
+std::type_identity<Sample> OfStream(const IterableDataset<Sample>*) {
+  return {};
+}
 
 }  // namespace dataset_internal
 
