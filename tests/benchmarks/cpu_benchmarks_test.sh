@@ -22,6 +22,12 @@ done
 for kernel in ConvertToBFloat16 ConvertToFloat32 Copy CrossEntropyLoss DropoutAlone AdamW SumOfSquares; do expect "^$kernel/.* fraction=" "$out"; done
 ! grep -E 'ERROR|fraction=(0 |-|inf|nan)' "$out" >&2 || fail "a kernel has no fraction"
 
+$bin/tensor_ops sum_to >"$out"
+for op in sum_to_row sum_to_few; do expect "^$op +$number +$number +$number$" "$out"; done
+printf '%s\n' clone none | $bin/tensor_ops --serve >"$out"
+expect '^[0-9.e-]+ [0-9.e+]+$' "$out"
+expect '^0 0$' "$out"
+
 for precision in no bf16; do
   $bin/training_step --size tiny --precision $precision --batch 2 --length 16 --steps 1 >"$out"
   expect "^tiny, (f32|bf16), batch 2, 32 tokens a batch" "$out"
