@@ -1,10 +1,13 @@
 #include "lathe/core/ops/elementwise.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/broadcast.h"
+#include "lathe/core/cpu/elementwise/elementwise.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/elementwise_functions.h"
 #include "lathe/core/kernels/elementwise_kernels.h"
@@ -12,6 +15,8 @@
 
 namespace lathe {
 namespace {
+
+constexpr int64_t kAtOnce = 4096;  // elements that a thread computes at a time
 
 // y_i = f(x_i)
 template <typename F>
@@ -24,11 +29,12 @@ Tensor Map(const char* op, const Tensor& x, F f) {
   }
   DispatchFloat(x.dtype(), op, [&](auto tag) {
     using T = decltype(tag);
+    const auto run = cpu::MapOf<T>(f);
     const T* in = x.data<T>();
     T* out = y.data<T>();
     const int64_t n = x.numel();
 #pragma omp parallel for schedule(static) if (n > kParallelSize)
-    for (int64_t i = 0; i < n; ++i) out[i] = f(in[i]);
+    for (int64_t i = 0; i < n; i += kAtOnce) run(f, out + i, in + i, std::min(kAtOnce, n - i));
   });
   return y;
 }
@@ -52,18 +58,63 @@ Tensor Zip(const char* op, const Tensor& a, const Tensor& b, F f) {
   Tensor y = Tensor::Empty(a.shape(), a.dtype(), a.device());
   DispatchFloat(a.dtype(), op, [&](auto tag) {
     using T = decltype(tag);
+    const auto run = cpu::ZipOf<T>(f);
     const T* left = a.data<T>();
     const T* right = b.data<T>();
     T* out = y.data<T>();
     const int64_t n = y.numel();
 #pragma omp parallel for schedule(static) if (n > kParallelSize)
-    for (int64_t i = 0; i < n; ++i) out[i] = f(left[i], right[i]);
+    for (int64_t i = 0; i < n; i += kAtOnce)
+      run(f, out + i, {left + i, 0, 1}, {right + i, 0, 1}, 1, std::min(kAtOnce, n - i));
   });
   return y;
 }
 
-// y = f(a, b), broadcast. Works row by row along the last dimension. Within a row each operand has
-// stride 1 or 0, so all inner loops vectorise.
+// A part of a walk over a result and two operands: a matrix in the two innermost dimensions.
+struct Block {
+  int64_t place, a, b;  // the first elements, in the result and in the operands
+  int64_t rows, columns;
+  int64_t a_row_stride, b_row_stride, a_stride, b_stride;
+};
+
+// Calls body(block) for blocks of all elements, on several threads if there are many. Blocks have
+// several rows only if these are short. Within a row an operand has stride 1 or 0.
+template <typename Body>
+void ForBlocks(const WalkDims& dims, Body body) {
+  const int last = dims.count - 1, middle = dims.count - 2;
+  const int64_t columns = last < 0 ? 1 : dims.sizes[last],
+                rows = middle < 0 ? 1 : dims.sizes[middle];
+  int64_t outer = 1;
+  for (int d = 0; d < middle; ++d) outer *= dims.sizes[d];
+  if (outer * rows * columns == 0) return;
+  const int64_t most_columns = std::min(columns, kAtOnce), most_rows = kAtOnce / most_columns;
+  const int64_t across = DivideUp(columns, most_columns), down = DivideUp(rows, most_rows);
+  const int64_t blocks = outer * down * across;
+#pragma omp parallel for schedule(static) if (outer * rows * columns > kParallelSize)
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t row = i / across % down * most_rows, column = i % across * most_columns;
+    int64_t rest = i / across / down;
+    Block block = {.place = (rest * rows + row) * columns + column,
+                   .a = 0,
+                   .b = 0,
+                   .rows = std::min(most_rows, rows - row),
+                   .columns = std::min(most_columns, columns - column),
+                   .a_row_stride = middle < 0 ? 0 : dims.a_strides[middle],
+                   .b_row_stride = middle < 0 ? 0 : dims.b_strides[middle],
+                   .a_stride = last < 0 ? 0 : dims.a_strides[last],
+                   .b_stride = last < 0 ? 0 : dims.b_strides[last]};
+    block.a = row * block.a_row_stride + column * block.a_stride;
+    block.b = row * block.b_row_stride + column * block.b_stride;
+    for (int d = middle - 1; d >= 0; --d) {
+      block.a += rest % dims.sizes[d] * dims.a_strides[d];
+      block.b += rest % dims.sizes[d] * dims.b_strides[d];
+      rest /= dims.sizes[d];
+    }
+    body(block);
+  }
+}
+
+// y = f(a, b), broadcast
 template <typename F>
 Tensor Broadcast(const char* op, const Tensor& a, const Tensor& b, F f) {
   Check(a.dtype() == b.dtype(), op, "expected operands of one dtype but got ", ToString(a.dtype()),
@@ -74,37 +125,16 @@ Tensor Broadcast(const char* op, const Tensor& a, const Tensor& b, F f) {
   const Shape shape = BroadcastShape(op, a.shape(), b.shape());
   if (!a.device().is_cpu()) return BroadcastOnDevice(op, a, b, shape, f);
   Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
-  if (y.numel() == 0) return y;
-  const Shape a_strides = BroadcastStrides(a.shape(), shape);
-  const Shape b_strides = BroadcastStrides(b.shape(), shape);
-  const int last = y.ndim() - 1;
-  const int64_t columns = shape[last], rows = y.numel() / columns;
+  const WalkDims dims =
+      MergedDims(shape, BroadcastStrides(a.shape(), shape), BroadcastStrides(b.shape(), shape));
   DispatchFloat(a.dtype(), op, [&](auto tag) {
     using T = decltype(tag);
-    const T* a_data = a.data<T>();
-    const T* b_data = b.data<T>();
-    T* y_data = y.data<T>();
-#pragma omp parallel for schedule(static) if (rows * columns > kParallelSize)
-    for (int64_t row = 0; row < rows; ++row) {
-      const T* left = a_data;
-      const T* right = b_data;
-      T* out = y_data + row * columns;
-      int64_t rest = row;
-      for (int d = last - 1; d >= 0; --d) {
-        left += rest % shape[d] * a_strides[d];
-        right += rest % shape[d] * b_strides[d];
-        rest /= shape[d];
-      }
-      if (a_strides[last] != 0 && b_strides[last] != 0) {
-        for (int64_t j = 0; j < columns; ++j) out[j] = f(left[j], right[j]);
-      } else if (a_strides[last] != 0) {
-        for (int64_t j = 0; j < columns; ++j) out[j] = f(left[j], *right);
-      } else if (b_strides[last] != 0) {
-        for (int64_t j = 0; j < columns; ++j) out[j] = f(*left, right[j]);
-      } else {
-        for (int64_t j = 0; j < columns; ++j) out[j] = f(*left, *right);
-      }
-    }
+    const auto run = cpu::ZipOf<T>(f);
+    ForBlocks(dims,
+              [&, left = a.data<T>(), right = b.data<T>(), out = y.data<T>()](const Block& m) {
+                run(f, out + m.place, {left + m.a, m.a_row_stride, m.a_stride},
+                    {right + m.b, m.b_row_stride, m.b_stride}, m.rows, m.columns);
+              });
   });
   return y;
 }

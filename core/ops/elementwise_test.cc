@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -235,6 +236,98 @@ TEST(Elementwise, UnaryValues) {
   EXPECT_EQ(Relu(Tensor::FromVector<float>({-1, 0, 2})).ToVector<float>(),
             (std::vector<float>{0, 0, 2}));
   EXPECT_TRUE(std::isnan(Log(Tensor::FromVector<float>({-1})).Item()));
+}
+
+// All of float32 that matters to a function: both signs of each magnitude, the numbers around the
+// places where results become infinite, subnormal or 1, and what is no number.
+std::vector<float> ManyFloats() {
+  std::vector<float> values = {0, std::numeric_limits<float>::infinity(), 1e-45f};
+  for (float x = 1e-38f; x < 3e38f; x *= 1.0037f) values.push_back(x);
+  for (float x = 0; x < 110; x += 0.00731f) values.push_back(x);
+  const size_t count = values.size();
+  for (size_t i = 0; i < count; ++i) values.push_back(-values[i]);
+  values.push_back(std::numeric_limits<float>::quiet_NaN());
+  return values;
+}
+
+// The kernels' own formulas beside the standard library's in double.
+TEST(Elementwise, FunctionsOfManyFloats) {
+  struct Case {
+    const char* name;
+    Tensor (*op)(const Tensor&);
+    double (*exact)(double);
+    double tolerance;  // relative
+    double near_zero;  // the absolute error of subnormal results
+  };
+  const double few_units = 5e-45;
+  const Case cases[] = {
+      {"exp", Exp, std::exp, 3e-7, few_units},
+      {"tanh", Tanh, std::tanh, 4e-7, few_units},
+      // e^-x overflows where the result is subnormal, which is 0 then.
+      {"sigmoid", Sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, 4e-7, 1.2e-38},
+      {"erf", Erf, std::erf, 4e-7, few_units},
+  };
+  const std::vector<float> x = ManyFloats();
+  for (const Case& c : cases) {
+    const std::vector<float> y = c.op(Tensor::FromVector(x)).ToVector<float>();
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float exact = static_cast<float>(c.exact(double{x[i]}));
+      SCOPED_TRACE(std::string(c.name) + " of " + std::to_string(x[i]));
+      if (std::isnan(exact)) {
+        ASSERT_TRUE(std::isnan(y[i]));
+      } else if (std::isinf(exact) || std::isinf(y[i])) {
+        // A result next to infinity may be rounded to it.
+        ASSERT_TRUE(y[i] == exact || (y[i] > 3.4028e38f && exact > 3.4028e38f));
+      } else {
+        ASSERT_NEAR(y[i], exact, std::max(c.tolerance * std::fabs(exact), c.near_zero));
+      }
+    }
+  }
+}
+
+// Operands that repeat in each way, with rows of few and of many elements.
+TEST(Elementwise, BroadcastOfManyRows) {
+  const std::vector<std::pair<Shape, Shape>> cases = {
+      {{9001, 3}, {3}},       {{9001, 3}, {9001, 1}}, {{3}, {9001, 3}},
+      {{9001, 1}, {9001, 3}}, {{1, 7}, {4000, 1}},    {{5, 1, 2000}, {5, 9, 1}},
+      {{31, 1, 40}, {50, 1}}, {{2, 30, 400}, {}},     {{4, 1, 3, 1}, {1, 2000, 1, 5}}};
+  for (const auto& [a_shape, b_shape] : cases) {
+    SCOPED_TRACE(ToString(a_shape) + " and " + ToString(b_shape));
+    const auto filled = [](const Shape& shape, size_t factor) {
+      std::vector<float> values(static_cast<size_t>(NumElements(shape)));
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(i * factor % 1009) - 500;
+      return values;
+    };
+    const std::vector<float> a = filled(a_shape, 7), b = filled(b_shape, 11);
+    const Tensor y = Sub(Tensor::FromVector(a, a_shape), Tensor::FromVector(b, b_shape));
+    const Shape a_strides = BroadcastStrides(a_shape, y.shape());
+    const Shape b_strides = BroadcastStrides(b_shape, y.shape());
+    const std::vector<float> got = y.ToVector<float>();
+    for (size_t i = 0; i < got.size(); ++i) {
+      int64_t rest = static_cast<int64_t>(i), at_a = 0, at_b = 0;
+      for (int d = y.ndim() - 1; d >= 0; --d) {
+        at_a += rest % y.dim(d) * a_strides[d];
+        at_b += rest % y.dim(d) * b_strides[d];
+        rest /= y.dim(d);
+      }
+      ASSERT_EQ(got[i], a[at_a] - b[at_b]) << i;
+    }
+  }
+}
+
+TEST(Elementwise, PowersByProducts) {
+  const std::vector<float> x = {-3, -0.5f, 0, 0.25f, 7};
+  for (const double exponent : {2.0, 3.0, 4.0}) {
+    Tensor leaf = Tensor::FromVector(x).SetRequiresGrad(true);
+    const Tensor y = Pow(leaf, exponent);
+    Backward(y, Tensor::Full({5}, 1));
+    for (size_t i = 0; i < x.size(); ++i) {
+      EXPECT_FLOAT_EQ(y.ToVector<float>()[i], std::pow(x[i], static_cast<float>(exponent)));
+      EXPECT_FLOAT_EQ(leaf.grad().ToVector<float>()[i],
+                      static_cast<float>(exponent * std::pow(double{x[i]}, exponent - 1)));
+    }
+  }
 }
 
 bool HasDevice() {
