@@ -1,8 +1,11 @@
 #include "lathe/core/broadcast.h"
 
 #include <algorithm>
+#include <type_traits>
+#include <vector>
 
 #include "lathe/core/cpu/convert.h"
+#include "lathe/core/cpu/rows/rows.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/reduce_kernels.h"
 #include "lathe/core/kernels/tensor_kernels.h"
@@ -55,15 +58,37 @@ WalkDims MergedDims(const Shape& shape, const Shape& a_strides, const Shape& b_s
 
 namespace {
 
-// Adds the elements of `in`, operand a of the walk, to `sums`, operand b. Each sum's additions have
-// the order of the elements.
+template <typename T>
+const cpu::RowKernels::ForType<T>& RowKernelsOf() {
+  const cpu::RowKernels& kernels = cpu::Kernels<cpu::RowKernels>();
+  if constexpr (std::is_same_v<T, float>) {
+    return kernels.f32;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return kernels.f64;
+  } else {
+    return kernels.bf16;
+  }
+}
+
+// Adds the elements of `in`, operand a of the walk, to `sums`, operand b. The order depends on the
+// walk alone.
 template <typename T, typename Sum>
 void AddAll(const T* in, Sum* sums, const WalkDims& dims) {
+  constexpr int64_t kFew = 32;  // elements of a row that are added faster without a call
+  const auto& kernels = RowKernelsOf<T>();
   const int last = dims.count - 1;
   const int64_t n = dims.count == 0 ? 1 : dims.sizes[last];
+  const bool adds_row = dims.count == 0 || dims.b_strides[last] == 0;
+  // The rows of one matrix are added to the same sums.
+  const bool adds_columns = !adds_row && last > 0 && dims.b_strides[last - 1] == 0;
+  const int inner = adds_columns ? last - 1 : last;
   int64_t at[kMaxWalkDims] = {};
   for (;;) {
-    if (dims.count == 0 || dims.b_strides[last] == 0) {
+    if (adds_columns) {
+      kernels.add_columns(sums, in, dims.sizes[inner], n, dims.a_strides[inner]);
+    } else if (adds_row && n > kFew) {
+      *sums += static_cast<Sum>(kernels.sum(in, n));
+    } else if (adds_row) {
       Sum sum = *sums;
       for (int64_t i = 0; i < n; ++i) sum += cpu::Load(in[i]);
       *sums = sum;
@@ -71,7 +96,7 @@ void AddAll(const T* in, Sum* sums, const WalkDims& dims) {
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) sums[i] += cpu::Load(in[i]);
     }
-    int d = last - 1;
+    int d = inner - 1;
     for (; d >= 0; --d) {
       in += dims.a_strides[d];
       sums += dims.b_strides[d];
@@ -84,27 +109,53 @@ void AddAll(const T* in, Sum* sums, const WalkDims& dims) {
   }
 }
 
-// Does the same on several threads. Each has its own sums: they divide the largest dimension that
-// is not summed over. So the result does not depend on the number of threads.
-template <typename T, typename Sum>
-void AddAllOnThreads(const T* in, Sum* sums, const WalkDims& dims) {
-  constexpr int64_t kParallelSize = 16384, kParts = 16;
-  int64_t places = 1;
-  int divided = -1;
-  for (int d = 0; d < dims.count; ++d) {
-    places *= dims.sizes[d];
-    const bool is_kept = dims.b_strides[d] != 0;
-    if (is_kept && (divided < 0 || dims.sizes[d] > dims.sizes[divided])) divided = d;
-  }
-  if (places == 0) return;
-  if (divided < 0 || places <= kParallelSize) return AddAll(in, sums, dims);
-  const int64_t size = dims.sizes[divided], parts = std::min(size, kParts);
+// Calls body(part, p, begin) for `parts` parts of the walk, on several threads. Part p has the
+// elements p * size / parts = begin to (p + 1) * size / parts of dimension d.
+template <typename Body>
+void ForParts(const WalkDims& dims, int d, int64_t parts, Body body) {
+  const int64_t size = dims.sizes[d];
 #pragma omp parallel for schedule(static)
   for (int64_t p = 0; p < parts; ++p) {
     const int64_t begin = size * p / parts;
     WalkDims part = dims;
-    part.sizes[divided] = size * (p + 1) / parts - begin;
-    AddAll(in + begin * dims.a_strides[divided], sums + begin * dims.b_strides[divided], part);
+    part.sizes[d] = size * (p + 1) / parts - begin;
+    body(part, p, begin);
+  }
+}
+
+// Does the same on several threads. Each has its own sums: they divide the largest dimension that
+// is not summed over. If that is short, they divide the largest one that is, and the parts' sums
+// are added in their order. So the result does not depend on the number of threads.
+template <typename T, typename Sum>
+void AddAllOnThreads(const T* in, Sum* sums, const WalkDims& dims) {
+  constexpr int64_t kParallelSize = 16384, kParts = 16, kFewKept = 64, kFewSums = 4096;
+  int64_t places = 1, num_sums = 1;
+  int kept = -1, summed = -1;  // the largest dimensions of each kind
+  for (int d = 0; d < dims.count; ++d) {
+    const int64_t size = dims.sizes[d];
+    places *= size;
+    int& largest = dims.b_strides[d] != 0 ? kept : summed;
+    if (dims.b_strides[d] != 0) num_sums *= size;
+    if (largest < 0 || size > dims.sizes[largest]) largest = d;
+  }
+  if (places == 0) return;
+  if (places <= kParallelSize) return AddAll(in, sums, dims);
+  if (summed < 0 || (kept >= 0 && dims.sizes[kept] >= kFewKept) || num_sums > kFewSums) {
+    return ForParts(dims, kept, std::min(dims.sizes[kept], kParts),
+                    [&](const WalkDims& part, int64_t, int64_t begin) {
+                      AddAll(in + begin * dims.a_strides[kept], sums + begin * dims.b_strides[kept],
+                             part);
+                    });
+  }
+  const int64_t parts = std::min(dims.sizes[summed], places / kParallelSize + 1);
+  std::vector<Sum> of_parts(static_cast<size_t>(parts * num_sums), Sum(0));
+  ForParts(dims, summed, parts, [&](const WalkDims& part, int64_t p, int64_t begin) {
+    AddAll(in + begin * dims.a_strides[summed], of_parts.data() + p * num_sums, part);
+  });
+  for (int64_t i = 0; i < num_sums; ++i) {
+    double sum = sums[i];
+    for (int64_t p = 0; p < parts; ++p) sum += of_parts[p * num_sums + i];
+    sums[i] = static_cast<Sum>(sum);
   }
 }
 

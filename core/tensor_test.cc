@@ -1,6 +1,7 @@
 #include "lathe/core/tensor.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -154,26 +155,45 @@ TEST(Broadcast, SumToShape) {
   EXPECT_THROW(SumToShape(t, {2}), Error);
 }
 
-// Each sum has the order of the elements, on one thread or several. bfloat16 is rounded once.
-TEST(Broadcast, SumToShapeKeepsTheOrder) {
-  const Shape from = {30, 40, 50};
-  std::vector<float> values(static_cast<size_t>(NumElements(from)));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7919 % 1001) / 7;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Tensor x = Tensor::FromVector(values, from).To(dtype);
-    const std::vector<float> stored = x.To(DType::kF32).ToVector<float>();
-    for (const Shape& to : {Shape{}, Shape{50}, Shape{40, 1}, Shape{30, 1, 1}, Shape{30, 1, 50},
-                            Shape{1, 40, 50}, Shape{30, 40, 1}, Shape{1, 40, 1}}) {
-      const Shape strides = BroadcastStrides(to, from);
-      std::vector<float> sums(static_cast<size_t>(NumElements(to)), 0);
-      for (int64_t i = 0; i < x.numel(); ++i) {
-        sums[i / 2000 * strides[0] + i / 50 % 40 * strides[1] + i % 50 * strides[2]] += stored[i];
+// The order of each sum depends on the shapes alone, so any number of threads gives the same bits.
+// bfloat16 is rounded once.
+TEST(Broadcast, SumToShapeOfMany) {
+  const std::vector<std::pair<Shape, std::vector<Shape>>> cases = {
+      {{30, 40, 50},
+       {{}, {50}, {40, 1}, {30, 1, 1}, {30, 1, 50}, {1, 40, 50}, {30, 40, 1}, {1, 40, 1}}},
+      {{3000, 1, 7}, {{7}, {3000, 1, 1}, {1, 1, 1}}},
+      {{7, 1, 3000}, {{3000}, {7, 1, 1}, {}}},
+      {{5, 400, 33}, {{33}, {400, 1}, {5, 1, 33}, {5, 1, 1}}}};
+  const int threads_before = omp_get_max_threads();
+  for (const auto& [from, targets] : cases) {
+    std::vector<float> values(static_cast<size_t>(NumElements(from)));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7919 % 1001) / 7;
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+      const Tensor x = Tensor::FromVector(values, from).To(dtype);
+      const std::vector<double> stored = x.To(DType::kF64).ToVector<double>();
+      for (const Shape& to : targets) {
+        SCOPED_TRACE(ToString(from) + " to " + ToString(to) + " in " + ToString(dtype));
+        const Shape strides = BroadcastStrides(to, from);
+        std::vector<double> sums(static_cast<size_t>(NumElements(to)), 0);
+        for (int64_t i = 0; i < x.numel(); ++i) {
+          const int64_t column = i % from[2], row = i / from[2];
+          sums[row / from[1] * strides[0] + row % from[1] * strides[1] + column * strides[2]] +=
+              stored[i];
+        }
+        std::vector<std::vector<double>> results;
+        for (const int threads : {1, 2, 5}) {
+          omp_set_num_threads(threads);
+          results.push_back(SumToShape(x, to).To(DType::kF64).ToVector<double>());
+        }
+        EXPECT_EQ(results[1], results[0]);
+        EXPECT_EQ(results[2], results[0]);
+        const double tolerance = dtype == DType::kBF16 ? 4e-3 : dtype == DType::kF32 ? 2e-6 : 1e-12;
+        for (size_t i = 0; i < sums.size(); ++i)
+          ASSERT_NEAR(results[0][i], sums[i], tolerance * sums[i]) << i;
       }
-      const Tensor expected = Tensor::FromVector(sums, to).To(dtype).To(DType::kF32);
-      EXPECT_EQ(SumToShape(x, to).To(DType::kF32).ToVector<float>(), expected.ToVector<float>())
-          << to;
     }
   }
+  omp_set_num_threads(threads_before);
 }
 
 }  // namespace

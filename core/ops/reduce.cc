@@ -1,14 +1,14 @@
 #include "lathe/core/ops/reduce.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/broadcast.h"
+#include "lathe/core/cpu/rows/rows.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/reduce_kernels.h"
 #include "lathe/core/ops/dispatch.h"
@@ -19,36 +19,8 @@ namespace {
 
 constexpr int64_t kChunk = 4096;  // elements of one partial sum
 
-// Calls `body(in_row, out_row, in_columns)` for every row along x's last dimension. y has as many
-// rows as x.
-template <typename T, typename Body>
-void ForRows(const Tensor& x, const Tensor& y, Body body) {
-  if (x.numel() == 0) return;
-  const int64_t columns = x.dim(-1), rows = x.numel() / columns, out_columns = y.numel() / rows;
-  const T* in = x.data<T>();
-  T* out = y.data<T>();
-#pragma omp parallel for schedule(static) if (x.numel() > kParallelSize)
-  for (int64_t r = 0; r < rows; ++r) body(in + r * columns, out + r * out_columns, columns);
-}
-
 void CheckLast(const char* op, const Tensor& x) {
   Check(x.ndim() >= 1, op, "expected at least one dimension but got a scalar");
-}
-
-// Sums in double, so that a long row of float32 loses no precision.
-template <typename T>
-double SumOf(const T* values, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += values[i];
-  return sum;
-}
-
-// Returns the maximum. If the row has a NaN, returns some element: the callers' sums are NaN then.
-template <typename T>
-T MaxOf(const T* values, int64_t n) {
-  T max = -std::numeric_limits<T>::infinity();
-  for (int64_t i = 0; i < n; ++i) max = values[i] <= max ? max : values[i];
-  return max;
 }
 
 // Returns a tensor of `shape` that repeats the one element of `scalar`.
@@ -59,10 +31,34 @@ Tensor Repeated(const Tensor& scalar, const Shape& shape) {
   return Add(Tensor::Zeros(shape, scalar.dtype(), scalar.device()), scalar);
 }
 
-// Returns a tensor of x's shape. On the host `body(in_row, out_row, columns)` writes each row; on a
-// device `kernel` writes all of them.
-template <typename Kernel, typename Body>
-Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, Body body) {
+template <typename T>
+auto SumKernel() {
+  return KernelsOf<T, cpu::RowKernels>(Device{}).sum;
+}
+template <typename T>
+const auto& SoftmaxKernels() {
+  const cpu::RowKernels& kernels = cpu::Kernels<cpu::RowKernels>();
+  if constexpr (std::is_same_v<T, float>) {
+    return kernels.softmax_f32;
+  } else {
+    return kernels.softmax_f64;
+  }
+}
+
+// Calls body(first, rows) for groups of x's rows, which are the runs of its last dimension. Threads
+// share the groups.
+template <typename Body>
+void ForRowGroups(const Tensor& x, Body body) {
+  if (x.numel() == 0) return;
+  const int64_t columns = x.dim(-1), rows = x.numel() / columns;
+  const int64_t at_once = std::max<int64_t>(kChunk / columns, 1);
+#pragma omp parallel for schedule(static) if (x.numel() > kParallelSize)
+  for (int64_t r = 0; r < rows; r += at_once) body(r, std::min(at_once, rows - r));
+}
+
+// Returns softmax or its logarithm. `kernel` computes it on a device.
+template <typename Kernel, typename HostKernel>
+Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, HostKernel host) {
   const AllocationTag allocation_tag = AllocationTag::Op(op);
   Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
   if (!x.device().is_cpu()) {
@@ -70,25 +66,31 @@ Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, Body body) {
     (DeviceKernels<ReduceKernels>().*kernel)(y.raw_data(), x.raw_data(), x.dtype(), rows, n);
     return y;
   }
-  DispatchFloat(x.dtype(), op, [&](auto tag) { ForRows<decltype(tag)>(x, y, body); });
+  DispatchFloat(x.dtype(), op, [&](auto tag) {
+    using T = decltype(tag);
+    const auto run = host(SoftmaxKernels<T>());
+    const int64_t n = x.dim(-1);
+    ForRowGroups(x, [&, in = x.data<T>(), out = y.data<T>()](int64_t first, int64_t rows) {
+      run(out + first * n, in + first * n, rows, n);
+    });
+  });
   return y;
 }
 
-template <typename T>
-void Softmax(const T* in, T* out, int64_t n) {
-  const T max = MaxOf(in, n);
-  for (int64_t j = 0; j < n; ++j) out[j] = std::exp(in[j] - max);
-  const T scale = static_cast<T>(1 / SumOf(out, n));
-  for (int64_t j = 0; j < n; ++j) out[j] *= scale;
-}
-
-template <typename T>
-void LogSoftmax(const T* in, T* out, int64_t n) {
-  const T max = MaxOf(in, n);
-  double sum = 0;
-  for (int64_t j = 0; j < n; ++j) sum += std::exp(in[j] - max);
-  const T log_sum = static_cast<T>(std::log(sum));
-  for (int64_t j = 0; j < n; ++j) out[j] = in[j] - max - log_sum;
+// Returns the gradient on the host.
+template <typename HostKernel>
+Tensor GradOfRows(const char* op, const Tensor& dy, const Tensor& y, HostKernel host) {
+  Tensor dx = Tensor::Empty(y.shape(), y.dtype(), y.device());
+  DispatchFloat(y.dtype(), op, [&](auto tag) {
+    using T = decltype(tag);
+    const auto run = host(SoftmaxKernels<T>());
+    const int64_t n = y.dim(-1);
+    ForRowGroups(y, [&, out = dx.data<T>(), of_y = dy.data<T>(), at = y.data<T>()](int64_t first,
+                                                                                   int64_t rows) {
+      run(out + first * n, of_y + first * n, at + first * n, rows, n);
+    });
+  });
+  return dx;
 }
 
 Tensor SumOfAll(const Tensor& x) {
@@ -97,13 +99,14 @@ Tensor SumOfAll(const Tensor& x) {
   DispatchFloat(x.dtype(), "sum", [&](auto tag) {
     using T = decltype(tag);
     const T* in = x.data<T>();
+    const auto sum = SumKernel<T>();
     const int64_t n = x.numel(), chunks = DivideUp(n, kChunk);
     std::vector<double> partial(static_cast<size_t>(chunks));
 #pragma omp parallel for schedule(static) if (n > kParallelSize)
     for (int64_t c = 0; c < chunks; ++c) {
-      partial[c] = SumOf(in + c * kChunk, std::min(kChunk, n - c * kChunk));
+      partial[c] = sum(in + c * kChunk, std::min(kChunk, n - c * kChunk));
     }
-    *y.data<T>() = static_cast<T>(SumOf(partial.data(), chunks));
+    *y.data<T>() = static_cast<T>(SumKernel<double>()(partial.data(), chunks));
   });
   return y;
 }
@@ -116,9 +119,31 @@ Tensor SumOfRows(const Tensor& x) {
   Tensor y = Tensor::Zeros(shape, x.dtype(), x.device());
   DispatchFloat(x.dtype(), "sum_last", [&](auto tag) {
     using T = decltype(tag);
-    ForRows<T>(x, y, [](const T* in, T* out, int64_t n) { *out = static_cast<T>(SumOf(in, n)); });
+    const auto sum = SumKernel<T>();
+    const int64_t n = x.dim(-1);
+    ForRowGroups(x, [&, in = x.data<T>(), out = y.data<T>()](int64_t first, int64_t rows) {
+      for (int64_t r = first; r < first + rows; ++r) out[r] = static_cast<T>(sum(in + r * n, n));
+    });
   });
   return y;
+}
+
+// Returns a tensor of `shape` whose rows each repeat an element of dy: [..., 1]. On the host.
+Tensor RepeatedRows(const Tensor& dy, const Shape& shape) {
+  const Tensor dx = Tensor::Empty(shape, dy.dtype(), dy.device());
+  DispatchFloat(dx.dtype(), "sum_last", [&](auto tag) {
+    using T = decltype(tag);
+    const int64_t n = dx.dim(-1);
+    ForRowGroups(dx, [&, out = dx.data<T>(), in = dy.data<T>()](int64_t first, int64_t rows) {
+      for (int64_t r = first; r < first + rows; ++r) {
+        const T value = in[r];
+        T* const row = out + r * n;
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) row[i] = value;
+      }
+    });
+  });
+  return dx;
 }
 
 }  // namespace
@@ -142,7 +167,9 @@ Tensor SumLast(const Tensor& x) {
   Tensor y = SumOfRows(x);
   return Record("sum_last", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
     const Tensor& dy = context.grad_output();
-    context.SetGrad(0, Add(Tensor::Zeros(shape, dy.dtype(), dy.device()), dy));
+    context.SetGrad(0, dy.device().is_cpu()
+                           ? RepeatedRows(dy, shape)
+                           : Add(Tensor::Zeros(shape, dy.dtype(), dy.device()), dy));
   });
 }
 
@@ -156,10 +183,12 @@ Tensor MeanLast(const Tensor& x) {
 Tensor SoftmaxLast(const Tensor& x) {
   CheckLast("softmax", x);
   Tensor y = MapRows("softmax", x, &ReduceKernels::softmax,
-                     [](const auto* in, auto* out, int64_t n) { Softmax(in, out, n); });
+                     [](const auto& kernels) { return kernels.softmax; });
   return Record("softmax", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
     const Tensor& dy = context.grad_output();
-    context.SetGrad(0, Mul(y, Sub(dy, SumLast(Mul(dy, y)))));
+    if (!y.device().is_cpu()) return context.SetGrad(0, Mul(y, Sub(dy, SumLast(Mul(dy, y)))));
+    context.SetGrad(
+        0, GradOfRows("softmax", dy, y, [](const auto& kernels) { return kernels.softmax_grad; }));
   });
 }
 
@@ -167,10 +196,12 @@ Tensor SoftmaxLast(const Tensor& x) {
 Tensor LogSoftmaxLast(const Tensor& x) {
   CheckLast("log_softmax", x);
   Tensor y = MapRows("log_softmax", x, &ReduceKernels::log_softmax,
-                     [](const auto* in, auto* out, int64_t n) { LogSoftmax(in, out, n); });
+                     [](const auto& kernels) { return kernels.log_softmax; });
   return Record("log_softmax", y, {x}, {y}, [y = y.Detach()](BackwardContext& context) {
     const Tensor& dy = context.grad_output();
-    context.SetGrad(0, Sub(dy, Mul(Exp(y), SumLast(dy))));
+    if (!y.device().is_cpu()) return context.SetGrad(0, Sub(dy, Mul(Exp(y), SumLast(dy))));
+    context.SetGrad(0, GradOfRows("log_softmax", dy, y,
+                                  [](const auto& kernels) { return kernels.log_softmax_grad; }));
   });
 }
 

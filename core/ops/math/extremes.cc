@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/broadcast.h"
+#include "lathe/core/cpu/rows/rows.h"
 #include "lathe/core/kernels/math/extremes_kernels.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
@@ -16,6 +18,11 @@
 
 namespace lathe {
 namespace {
+
+template <typename T>
+const cpu::RowKernels::ForType<T>& RowKernelsOf() {
+  return KernelsOf<T, cpu::RowKernels>(Device{});
+}
 
 // Returns true if v comes before w, so that of equal elements neither does.
 template <typename M>
@@ -125,6 +132,23 @@ void Scatter(T* dx, const T* dy, const int64_t* indices, const SelectArgs& args)
   }
 }
 
+// Writes the first extreme element of each column, or its first NaN. Threads take strips of
+// columns.
+template <typename T>
+void SelectInColumns(T* values, int64_t* indices, const T* x, const SelectArgs& args) {
+  constexpr int64_t kColumns = 256;
+  const auto extremes = RowKernelsOf<T>().extremes;
+  const int64_t strips = DivideUp(args.inner, kColumns);
+#pragma omp parallel for schedule(static) if (args.outer * args.n * args.inner > kParallelSize)
+  for (int64_t item = 0; item < args.outer * strips; ++item) {
+    const int64_t first = item % strips * kColumns, outer = item / strips;
+    const int64_t to = outer * args.inner + first;
+    extremes(values + to, indices == nullptr ? nullptr : indices + to,
+             x + outer * args.n * args.inner + first, args.n,
+             std::min(kColumns, args.inner - first), args.inner, args.largest);
+  }
+}
+
 SelectArgs ArgsOf(const char* op, const Tensor& x, int begin, int end, bool largest) {
   const auto first = static_cast<size_t>(begin), last = static_cast<size_t>(end);
   const SelectArgs args = {.outer = SizeOfDims(x.shape(), 0, first),
@@ -148,6 +172,8 @@ Tensor Select(const char* op, const Tensor& x, const SelectArgs& args, const Sha
                                               args);
     } else if (args.k == 1 && args.inner == 1 && args.nan_first) {
       SelectInRows(values.data<T>(), places, x.data<T>(), args);
+    } else if (args.k == 1 && args.nan_first && args.n <= std::numeric_limits<int32_t>::max()) {
+      SelectInColumns(values.data<T>(), places, x.data<T>(), args);
     } else if (args.k == 1) {
       SelectFirst(values.data<T>(), places, x.data<T>(), args);
     } else {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/kernels/math/variance_kernels.h"
 #include "lathe/core/ops/dispatch.h"
@@ -51,8 +52,86 @@ Parts PartsOf(const WalkDims& dims) {
   return parts;
 }
 
+// Columns of matrices that lie one behind the other: reduced dimensions between kept ones.
+struct Columns {
+  int64_t outer = 1, n = 0, inner = 1;  // n: what is reduced
+
+  // Returns columns, or n = 0 if the walk has not exactly one reduced dimension before kept ones.
+  static Columns Of(const WalkDims& dims) {
+    Columns columns;
+    for (int d = 0; d < dims.count; ++d) {
+      if (dims.b_strides[d] != 0) {
+        (columns.n == 0 ? columns.outer : columns.inner) *= dims.sizes[d];
+      } else if (columns.n == 0) {
+        columns.n = dims.sizes[d];
+      } else {
+        return {};
+      }
+    }
+    return columns.inner > 1 ? columns : Columns{};
+  }
+};
+
+// Calls body(x's first element, the first kept place, the number of columns) for strips of columns,
+// on several threads.
+constexpr int64_t kStrip = 64;
+template <typename Body>
+void ForStrips(const Columns& columns, Body body) {
+  const int64_t inner = columns.inner, strips = DivideUp(inner, kStrip);
+#pragma omp parallel for schedule(static) if (columns.outer * columns.n * inner > kParallelSize)
+  for (int64_t i = 0; i < columns.outer * strips; ++i) {
+    const int64_t outer = i / strips, first = i % strips * kStrip;
+    body(outer * columns.n * inner + first, outer * inner + first, std::min(kStrip, inner - first));
+  }
+}
+
+template <typename T>
+void ForwardOfColumns(T* y, MathType<T>* means, const T* x, double divisor,
+                      const Columns& columns) {
+  ForStrips(columns, [=](int64_t from, int64_t to, int64_t count) {
+    double mean[kStrip] = {}, squares[kStrip] = {};
+    for (int64_t i = 0; i < columns.n; ++i) {
+      const T* const row = x + from + i * columns.inner;
+#pragma omp simd
+      for (int64_t c = 0; c < count; ++c) mean[c] += cpu::Load(row[c]);
+    }
+    for (int64_t c = 0; c < count; ++c) mean[c] /= static_cast<double>(columns.n);
+    for (int64_t i = 0; i < columns.n; ++i) {
+      const T* const row = x + from + i * columns.inner;
+#pragma omp simd
+      for (int64_t c = 0; c < count; ++c) {
+        const double distance = cpu::Load(row[c]) - mean[c];
+        squares[c] += distance * distance;
+      }
+    }
+    for (int64_t c = 0; c < count; ++c) {
+      means[to + c] = static_cast<MathType<T>>(mean[c]);
+      cpu::Store(y[to + c], static_cast<MathType<T>>(squares[c] / divisor));
+    }
+  });
+}
+
+template <typename T>
+void GradientOfColumns(T* dx, const T* dy, const T* x, const MathType<T>* means, double divisor,
+                       const Columns& columns) {
+  const auto factor = static_cast<MathType<T>>(2 / divisor);
+  ForStrips(columns, [=](int64_t from, int64_t to, int64_t count) {
+    for (int64_t i = 0; i < columns.n; ++i) {
+      const T* const row = x + from + i * columns.inner;
+      T* const out = dx + from + i * columns.inner;
+#pragma omp simd
+      for (int64_t c = 0; c < count; ++c) {
+        const MathType<T> scaled = cpu::Load(dy[to + c]) * factor;
+        cpu::Store(out[c], scaled * (cpu::Load(row[c]) - means[to + c]));
+      }
+    }
+  });
+}
+
 template <typename T>
 void Forward(T* y, MathType<T>* means, const T* x, double divisor, const WalkDims& dims) {
+  const Columns columns = Columns::Of(dims);
+  if (columns.n > 0) return ForwardOfColumns(y, means, x, divisor, columns);
   const auto [kept, reduced] = PartsOf(dims);
   const std::vector<int64_t> offsets = Offsets(reduced);
   const int64_t m = NumElements(kept.sizes);
@@ -75,6 +154,8 @@ void Forward(T* y, MathType<T>* means, const T* x, double divisor, const WalkDim
 template <typename T>
 void Gradient(T* dx, const T* dy, const T* x, const MathType<T>* means, double divisor,
               const WalkDims& dims) {
+  const Columns columns = Columns::Of(dims);
+  if (columns.n > 0) return GradientOfColumns(dx, dy, x, means, divisor, columns);
   const auto [kept, reduced] = PartsOf(dims);
   const std::vector<int64_t> offsets = Offsets(reduced);
   const int64_t m = NumElements(kept.sizes);
