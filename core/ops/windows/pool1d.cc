@@ -1,11 +1,10 @@
 #include "lathe/core/ops/windows/pool1d.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/cpu/windows/pool.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/windows/window_args.h"
 
@@ -30,26 +29,15 @@ void ForWindows(const WindowArgs& args, Body body) {
 
 template <typename T>
 void MaxForward(T* y, int32_t* places, const T* x, const WindowArgs& args) {
-  ForWindows(args, [&](int64_t line, int64_t o, int64_t begin, int64_t end) {
-    const T* const from = x + line * args.length;
-    const int64_t to = line * args.out_length + o;
-    if (begin >= end) {  // a window of padding alone, which dilation can make
-      cpu::Store(y[to], -std::numeric_limits<MathType<T>>::infinity());
-      places[to] = -1;
-      return;
-    }
-    int64_t place = args.At(o, begin);
-    MathType<T> largest = cpu::Load(from[place]);
-    for (int64_t t = begin + 1; t < end; ++t) {
-      const int64_t at = args.At(o, t);
-      const MathType<T> value = cpu::Load(from[at]);
-      if (!(value > largest) && !std::isnan(value)) continue;
-      largest = value;
-      place = at;
-    }
-    y[to] = from[place];
-    places[to] = static_cast<int32_t>(place);
-  });
+  const auto max = KernelsOf<T, cpu::PoolKernels>(Device{}).max;
+  const cpu::PoolLine pool = {args.length, args.out_length, args.kernel,
+                              args.stride, args.padding,    args.dilation};
+  const int64_t lines = args.batch * args.channels;
+#pragma omp parallel for schedule(static) if (lines * args.length > kParallelSize)
+  for (int64_t line = 0; line < lines; ++line) {
+    const int64_t to = line * args.out_length;
+    max(y + to, places + to, x + line * args.length, pool);
+  }
 }
 
 template <typename T>
@@ -62,41 +50,45 @@ void MeanForward(T* y, const T* x, const WindowArgs& args) {
   });
 }
 
-// Calls add(sums, i, o, begin, end, dy[i]) for each window o of each line; i is its index in dy. It
-// adds to the sums of the line's elements, which are then stored in dx.
+// Calls add(sums, line) for each line. It adds to the sums of the line's elements, which are then
+// stored in dx.
 template <typename T, typename Add>
-void Backward(T* dx, const T* dy, const WindowArgs& args, Add add) {
+void Backward(T* dx, const WindowArgs& args, Add add) {
   using M = MathType<T>;
   const int64_t lines = args.batch * args.channels;
-  WindowArgs line_args = args;
-  line_args.batch = line_args.channels = 1;
-#pragma omp parallel for schedule(static) if (lines * args.length > kParallelSize)
-  for (int64_t line = 0; line < lines; ++line) {
+#pragma omp parallel if (lines * args.length > kParallelSize)
+  {
     std::vector<M> sums(static_cast<size_t>(args.length));
-    ForWindows(line_args, [&](int64_t, int64_t o, int64_t begin, int64_t end) {
-      add(sums.data(), line * args.out_length + o, o, begin, end,
-          cpu::Load(dy[line * args.out_length + o]));
-    });
-    for (int64_t i = 0; i < args.length; ++i) cpu::Store(dx[line * args.length + i], sums[i]);
+#pragma omp for schedule(static)
+    for (int64_t line = 0; line < lines; ++line) {
+      std::fill(sums.begin(), sums.end(), M(0));
+      add(sums.data(), line);
+      for (int64_t i = 0; i < args.length; ++i) cpu::Store(dx[line * args.length + i], sums[i]);
+    }
   }
 }
 
 template <typename T>
 void MaxBackward(T* dx, const T* dy, const int32_t* places, const WindowArgs& args) {
-  Backward(dx, dy, args, [&](auto* sums, int64_t i, int64_t, int64_t, int64_t, auto dy_i) {
-    if (places[i] >= 0) sums[places[i]] += dy_i;
+  Backward(dx, args, [&](auto* sums, int64_t line) {
+    const int64_t first = line * args.out_length;
+    for (int64_t o = first; o < first + args.out_length; ++o) {
+      if (places[o] >= 0) sums[places[o]] += cpu::Load(dy[o]);
+    }
   });
 }
 
 template <typename T>
 void MeanBackward(T* dx, const T* dy, const WindowArgs& args) {
-  Backward(dx, dy, args,
-           [&](auto* sums, int64_t, int64_t o, int64_t begin, int64_t end, auto dy_i) {
-             const int64_t divisor = args.count_padding ? args.kernel : end - begin;
-             for (int64_t t = begin; t < end; ++t) {
-               sums[args.At(o, t)] += dy_i / static_cast<decltype(dy_i)>(divisor);
-             }
-           });
+  WindowArgs line_args = args;
+  line_args.batch = line_args.channels = 1;
+  Backward(dx, args, [&](auto* sums, int64_t line) {
+    ForWindows(line_args, [&](int64_t, int64_t o, int64_t begin, int64_t end) {
+      const auto divisor = static_cast<MathType<T>>(args.count_padding ? args.kernel : end - begin);
+      const MathType<T> share = cpu::Load(dy[line * args.out_length + o]) / divisor;
+      for (int64_t t = begin; t < end; ++t) sums[args.At(o, t)] += share;
+    });
+  });
 }
 
 WindowArgs ArgsOf(const char* op, const Tensor& x, int64_t kernel, int64_t stride, int64_t padding,

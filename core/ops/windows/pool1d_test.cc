@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -40,6 +41,40 @@ TEST(Pool1d, Avg) {
              .op = [=](const Tensors& x) { return AvgPool1d(x[0], options); },
              .shapes = kShapes,
              .activations = {0}});
+  }
+}
+
+// Every combination of options on lines that are shorter and longer than what a kernel computes at
+// once, beside a plain loop. A window's last NaN is its maximum.
+TEST(Pool1d, MaxOfEveryKindOfWindow) {
+  for (const int64_t length : {1, 5, 33, 700}) {
+    std::vector<float> x;
+    for (int64_t i = 0; i < 2 * length; ++i) x.push_back(static_cast<float>(i * 37 % 23) - 11);
+    for (size_t i = 20; i < x.size(); i += 61) x[i] = std::numeric_limits<float>::quiet_NaN();
+    const Tensor lines = Tensor::FromVector(x, {1, 2, length});
+    for (int option = 0; option < 5 * 3 * 3 * 2; ++option) {
+      const MaxPool1dOptions o = {
+          .kernel_size = option % 5 + 1,
+          .stride = option / 5 % 3 + 1,
+          .padding = std::min<int64_t>(option / 15 % 3, (option % 5 + 1) / 2),
+          .dilation = option / 45 + 1};
+      if (length + 2 * o.padding < o.dilation * (o.kernel_size - 1) + 1) continue;
+      const Tensor y = MaxPool1d(lines, o);
+      const std::vector<float> got = y.ToVector<float>();
+      for (int64_t i = 0; i < y.numel(); ++i) {
+        const int64_t line = i / y.dim(2), window = i % y.dim(2);
+        float most = -std::numeric_limits<float>::infinity();
+        for (int64_t t = 0; t < o.kernel_size; ++t) {
+          const int64_t at = window * o.stride - o.padding + t * o.dilation;
+          if (at < 0 || at >= length) continue;
+          const float value = x[line * length + at];
+          if (value > most || std::isnan(value)) most = value;
+        }
+        ASSERT_TRUE(got[i] == most || (std::isnan(got[i]) && std::isnan(most)))
+            << "window " << i << " of length " << length << ", option " << option << ": " << got[i]
+            << " instead of " << most;
+      }
+    }
   }
 }
 
