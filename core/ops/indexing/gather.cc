@@ -95,6 +95,13 @@ Shape PickedShape(Shape shape, int dim, int64_t count) {
 template <typename T, typename Number>
 void GatherRange(T* y, const T* x, const LineIndex& lines, int64_t first, int64_t end) {
   const int64_t inner = lines.inner;
+  if (inner == 1 && lines.count == 1) {  // one element of each line
+    const Number* const numbers = static_cast<const Number*>(lines.numbers);
+    const int64_t shared = lines.is_shared ? 0 : 1;
+    for (int64_t row = first; row < end; ++row)
+      y[row] = x[row * lines.size + numbers[row * shared]];
+    return;
+  }
   for (int64_t row = first; row < end;) {
     const int64_t o = row / lines.count, i = row % lines.count;
     const int64_t n = std::min(lines.count - i, end - row);  // rows from the same lines

@@ -62,16 +62,18 @@ class WalkPlace {
 
 // Calls body(offsets, place, n) for all runs of the walk's innermost dimension, on several threads
 // if there are many places. `offsets` are the operands' at the run's first element, and `place` is
-// that element's number in the walk. Long runs come in pieces.
+// that element's number in the walk. Long runs come in pieces. A place stands for `weight`
+// elements.
 template <int N, typename Body>
-void ForRuns(const OperandWalk<N>& walk, Body body) {
+void ForRuns(const OperandWalk<N>& walk, Body body, int64_t weight = 1) {
   const int last = std::max(walk.count - 1, 0);
   const int64_t n = walk.count == 0 ? 1 : walk.sizes[last], places = NumPlaces(walk);
   if (places == 0) return;
-  const int64_t piece = std::min(n, kParallelSize), pieces = DivideUp(n, piece);
+  const int64_t most = std::max<int64_t>(kParallelSize / weight, 1);  // places at once
+  const int64_t piece = std::min(n, most), pieces = DivideUp(n, piece);
   const int64_t runs = places / n * pieces;
-  const int64_t at_once = std::max<int64_t>(kParallelSize / piece, 1);
-#pragma omp parallel for schedule(static) if (places > kParallelSize)
+  const int64_t at_once = std::max<int64_t>(most / piece, 1);
+#pragma omp parallel for schedule(static) if (places * weight > kParallelSize)
   for (int64_t first = 0; first < runs; first += at_once) {
     WalkPlace<N> outer(walk, last, first / pieces);
     int64_t begin = first % pieces * piece, place = first / pieces * n + begin;
@@ -90,6 +92,24 @@ void ForRuns(const OperandWalk<N>& walk, Body body) {
   }
 }
 
+// The rows of a walk: its innermost dimension, and a walk over all others.
+template <int N>
+struct WalkRows {
+  explicit WalkRows(const OperandWalk<N>& walk) : outer(walk) {
+    if (walk.count == 0) return;
+    const int last = --outer.count;
+    columns = walk.sizes[last];
+    for (int k = 0; k < N; ++k) strides[k] = walk.strides[k][last];
+  }
+  // Returns operand k's stride from row to row of a run.
+  int64_t RowStride(int k) const {
+    return outer.count == 0 ? 0 : outer.strides[k][outer.count - 1];
+  }
+
+  OperandWalk<N> outer;
+  int64_t columns = 1;
+  int64_t strides[N] = {};
+};
 // Calls body(stride) with an operand's innermost stride, 0 or 1, as an integral constant, so that
 // the compiler makes a loop for each.
 template <typename Body>

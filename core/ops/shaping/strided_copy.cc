@@ -9,12 +9,55 @@
 namespace lathe {
 namespace {
 
+// Copies rows of `n` elements. The compiler makes loads and stores of a length that it knows.
+template <int64_t n, typename T>
+void CopyRowsOf(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(to + r * to_stride, from + r * from_stride, n * sizeof(T));
+}
+template <typename T>
+void CopyShortRows(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64_t rows,
+                   int64_t n) {
+  if (n == 1) return CopyRowsOf<1>(from, from_stride, to, to_stride, rows);
+  if (n == 2) return CopyRowsOf<2>(from, from_stride, to, to_stride, rows);
+  if (n == 4) return CopyRowsOf<4>(from, from_stride, to, to_stride, rows);
+  if (n == 8) return CopyRowsOf<8>(from, from_stride, to, to_stride, rows);
+  if (n == 16) return CopyRowsOf<16>(from, from_stride, to, to_stride, rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < n; ++i) to[r * to_stride + i] = from[r * from_stride + i];
+  }
+}
+
+// Copies rows that are so short that a visit of each would take longer than the copy.
+template <typename T>
+void CopyAllShortRows(const T* from, T* to, const OperandWalk<2>& walk) {
+  const WalkRows<2> rows(walk);
+  const int64_t n = rows.columns, from_row = rows.RowStride(0), to_row = rows.RowStride(1);
+  const bool repeats = rows.strides[0] == 0;
+  ForRuns(
+      rows.outer,
+      [=](const int64_t* offsets, int64_t, int64_t count) {
+        const T* const in = from + offsets[0];
+        T* const out = to + offsets[1];
+        if (!repeats) return CopyShortRows(in, from_row, out, to_row, count, n);
+        for (int64_t r = 0; r < count; ++r) {
+          const T value = in[r * from_row];
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) out[r * to_row + i] = value;
+        }
+      },
+      n);
+}
+
 // Copies run by run along the innermost dimension.
 template <typename T>
 void CopyRuns(const T* from, T* to, const OperandWalk<2>& walk) {
   const int last = std::max(walk.count - 1, 0);
   const int64_t from_stride = walk.strides[0][last], to_stride = walk.strides[1][last];
   const bool contiguous = walk.count == 0 || (from_stride == 1 && to_stride == 1);
+  constexpr int64_t kShort = 32;  // elements of a row
+  if (walk.count > 1 && walk.sizes[last] <= kShort && to_stride == 1 && from_stride <= 1)
+    return CopyAllShortRows(from, to, walk);
   ForRuns(walk, [=](const int64_t* offsets, int64_t, int64_t n) {
     const T* const in = from + offsets[0];
     T* const out = to + offsets[1];
