@@ -106,6 +106,27 @@ std::vector<Half> Halves(Transposes transposes, int64_t M, int64_t N, int64_t K)
   return {{0, 0, first, N}, {first, 0, M - first, N}};
 }
 
+// Work on this many elements takes about as long as waking a second thread.
+constexpr int64_t kFewElements = 16384;
+// Sums of more products may be divided among threads. They would be added in another order.
+constexpr int64_t kShortSum = 1024;
+
+// While one exists, oneDNN has one thread if the condition holds.
+class OneThreadIf {
+ public:
+  explicit OneThreadIf(bool condition) : before_(condition ? omp_get_max_threads() : 1) {
+    if (before_ > 1) omp_set_num_threads(1);
+  }
+  ~OneThreadIf() {
+    if (before_ > 1) omp_set_num_threads(before_);
+  }
+  OneThreadIf(const OneThreadIf&) = delete;
+  OneThreadIf& operator=(const OneThreadIf&) = delete;
+
+ private:
+  int before_;
+};
+
 // Runs body(0) and body(1) at the same time.
 template <typename F>
 void OnTwoThreads(const F& body) {
@@ -302,7 +323,7 @@ void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a
     if (bias != nullptr) return Execute(DnnlDense{M, N, K}, a, b, c, bias);
   }
   if (bias != nullptr) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (M * N > kFewElements)
     for (int64_t m = 0; m < M; ++m) std::copy_n(bias, N, c + m * ldc);
   }
   // sgemm, because other prepared float32 products are slower and must be prepared for each shape.
@@ -316,7 +337,10 @@ void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a
           " for M, N, K = ", part.M, ", ", part.N, ", ", K);
   };
   const std::vector<Half> halves = Halves(transposes, M, N, K);
-  if (halves.empty()) return multiply({0, 0, M, N});
+  if (halves.empty()) {
+    const OneThreadIf one_thread(M * N * K <= kFewElements && K <= kShortSum);
+    return multiply({0, 0, M, N});
+  }
   OnTwoThreads([&](int i) { multiply(halves[static_cast<size_t>(i)]); });
 }
 

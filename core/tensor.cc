@@ -199,6 +199,10 @@ Tensor Tensor::To(Device wanted) const {
   return WithoutRecord(std::move(out));
 }
 
+namespace {
+constexpr int64_t kAtOnce = 16384;  // elements that a thread takes at a time
+}
+
 void Tensor::Fill(double value) {
   if (!device().is_cpu()) {
     if (numel() > 0) DeviceKernels<TensorKernels>().fill(raw_data(), dtype(), value, numel());
@@ -213,12 +217,14 @@ void Tensor::Fill(double value) {
       converted = T(static_cast<float>(value));
     }
     T* out = static_cast<T*>(raw_data());
-    constexpr int64_t kMost = 16384;  // elements that a thread takes at a time
+    const auto fill = [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) out[i] = converted;
+    };
     const int64_t n = numel();
-#pragma omp parallel for schedule(static) if (n > kMost)
-    for (int64_t i = 0; i < n; i += kMost) {
-      std::fill_n(out + i, std::min(n - i, kMost), converted);
-    }
+    if (n <= kAtOnce) return fill(0, n);  // without the cost of a parallel region
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i += kAtOnce) fill(i, std::min(n, i + kAtOnce));
   });
   impl_->storage->BumpVersion();
 }
@@ -258,7 +264,9 @@ void Tensor::CopyFrom(const Tensor& other) {
         using From = decltype(from);
         To* out = static_cast<To*>(raw_data());
         const From* in = static_cast<const From*>(other.raw_data());
-        for (int64_t i = 0; i < numel(); ++i) {
+        const int64_t n = numel();
+#pragma omp parallel for simd schedule(static) if (parallel : n > kAtOnce)
+        for (int64_t i = 0; i < n; ++i) {
           if constexpr (std::is_arithmetic_v<To> && std::is_arithmetic_v<From>) {
             out[i] = static_cast<To>(in[i]);
           } else if constexpr (std::is_arithmetic_v<To>) {

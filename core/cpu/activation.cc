@@ -5,10 +5,11 @@
 namespace lathe::cpu {
 namespace {
 
-// Calls body(begin, n) for consecutive parts of all `n` elements; threads share the parts.
+// Calls body(begin, n) for consecutive parts of all `n` elements; threads share the parts. A few
+// parts are not worth waking them.
 template <typename Body>
 void InParts(int64_t n, const Body& body) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (n > 4 * kActivationPart)
   for (int64_t begin = 0; begin < n; begin += kActivationPart) {
     body(begin, n - begin < kActivationPart ? n - begin : kActivationPart);
   }
@@ -81,7 +82,8 @@ template <typename T>
 void ColumnSums(MathType<T>* sums, const T* x, int64_t rows, int64_t n, int64_t ld) {
   constexpr int64_t kRegisters = 8;
   constexpr int64_t kBlock = kRegisters * kLanesOf<MathType<T>>;
-#pragma omp parallel for schedule(static)
+  constexpr int64_t kFew = 16384;  // elements that one thread adds up faster than two
+#pragma omp parallel for schedule(static) if (rows * n > kFew)
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t width = n - begin < kBlock ? n - begin : kBlock;
     if (width == kBlock) {

@@ -105,7 +105,7 @@ Tensor SumOnHost(const std::vector<Tensor>& ids, const std::vector<Tensor>& tabl
     T* out = y.data<T>();
     std::vector<const T*> values;
     for (const Tensor& table : tables) values.push_back(table.data<T>());
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * n > kParallelSize)
     for (int64_t r = 0; r < rows; ++r) {
       T* row = out + r * n;
       std::copy_n(values[0] + index[0][r] * n, n, row);
@@ -128,7 +128,7 @@ Tensor SumOnHost(const std::vector<Tensor>& ids, const std::vector<Tensor>& tabl
         // the number of threads.
         const int64_t share = DivideUp(n, omp_get_max_threads());
         const int64_t block = std::max<int64_t>(RoundUp(share, 16), 16);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * n > kParallelSize)
         for (int64_t begin = 0; begin < n; begin += block) {
           const int64_t end = std::min(begin + block, n);
           for (int64_t r = 0; r < rows; ++r) {
