@@ -3,17 +3,20 @@
 #include <limits>
 #include <vector>
 
+#include "lathe/core/ops/compare/compare.h"
+#include "lathe/core/ops/compare/where.h"
 #include "lathe/core/ops/elementwise.h"
+#include "lathe/core/ops/indexing/gather.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/core/ops/shape.h"
-#include "lathe/core/ops/weighted/weighted_cross_entropy.h"
+#include "lathe/core/ops/shaping/view.h"
 #include "lathe/nn/losses/losses.h"
 #include "lathe/nn/losses/reduction.h"
 
 namespace lathe::nn {
 namespace {
 
-using losses::Reduced;
+using losses::CheckReduction;
 using losses::Wide;
 
 void CheckClasses(const char* op, const Tensor& input, const Tensor& target,
@@ -74,9 +77,7 @@ Tensor Column(const std::vector<double>& values, const Tensor& like) {
 }
 
 // Reduces the losses of the counted rows: [K, 1].
-Tensor ReduceRows(const char* op, const Tensor& losses, const CountedRows& counted,
-                  Reduction reduction) {
-  Check(reduction != Reduction::kBatchMean, op, "there is no kBatchMean; use kMean, kSum or kNone");
+Tensor ReduceRows(const Tensor& losses, const CountedRows& counted, Reduction reduction) {
   if (reduction == Reduction::kSum) return Sum(losses);
   // If nothing counts, the mean is 0 / 0, as in PyTorch.
   if (reduction == Reduction::kMean) {
@@ -96,14 +97,43 @@ Tensor LabelLosses(const Tensor& x, const CountedRows& counted) {
   return Scale(Mul(picked, Column(counted.weights, x)), -1);
 }
 
+// Returns the loss of logarithms of probabilities x: [N, C] by the formula in losses.h, with labels
+// on x's device. Reads nothing back: a label out of range makes its row's loss and weight NaN.
+Tensor LossOnDevice(const Tensor& x, const Tensor& target, const ClassOptions& options) {
+  const int64_t rows = x.dim(0), classes = x.dim(1);
+  const Device device = x.device();
+  const Tensor ignored =
+      Equal(target, Tensor::FromVector(std::vector<int64_t>{options.ignore_index}).To(device));
+  const Tensor labels = MaskedFill(target, ignored, 0);
+  const Tensor weights = options.weight.defined() ? options.weight.To(device).To(x.dtype())
+                                                  : Tensor::Full({classes}, 1, x.dtype(), device);
+  const Tensor of_rows = MaskedFill(IndexSelect(weights, 0, labels), ignored, 0);
+  const Tensor picked = ReshapeOp(Gather(x, 1, Unsqueeze(labels, 1)), {rows});
+  Tensor losses = Scale(Mul(picked, of_rows), -1);
+  if (const double e = options.label_smoothing; e > 0) {
+    const Tensor sums = SumLast(Mul(x, ReshapeOp(weights, {1, classes})));
+    losses = Add(Scale(losses, 1 - e),
+                 Scale(ReshapeOp(sums, {rows}), -e / static_cast<double>(classes)));
+  }
+  losses = MaskedFill(losses, ignored, 0);
+  if (options.reduction == Reduction::kNone) return losses;
+  return options.reduction == Reduction::kSum ? Sum(losses) : Div(Sum(losses), Sum(of_rows));
+}
+
+bool IsOnDevice(const Tensor& x, const Tensor& target) {
+  return !x.device().is_cpu() && target.device() == x.device();
+}
+
 }  // namespace
 
 Tensor NllLoss(const Tensor& input, const Tensor& target, const ClassOptions& options) {
   constexpr char kOp[] = "nll_loss";
   CheckClasses(kOp, input, target, options);
   Check(options.label_smoothing == 0, kOp, "label_smoothing is for CrossEntropy");
+  CheckReduction(kOp, options.reduction);
+  if (IsOnDevice(input, target)) return LossOnDevice(Wide(input), target, options);
   const CountedRows counted(kOp, input, target, options);
-  return ReduceRows(kOp, LabelLosses(Wide(input), counted), counted, options.reduction);
+  return ReduceRows(LabelLosses(Wide(input), counted), counted, options.reduction);
 }
 
 Tensor CrossEntropy(const Tensor& input, const Tensor& target, const ClassOptions& options) {
@@ -117,8 +147,10 @@ Tensor CrossEntropy(const Tensor& input, const Tensor& target, const ClassOption
   if (is_plain && options.reduction == Reduction::kMean && target.device() == x.device()) {
     return lathe::CrossEntropy(x, target, options.ignore_index);  // fused
   }
-  const CountedRows counted(kOp, input, target, options);
+  CheckReduction(kOp, options.reduction);
   const Tensor logs = LogSoftmaxLast(x);
+  if (IsOnDevice(x, target)) return LossOnDevice(logs, target, options);
+  const CountedRows counted(kOp, input, target, options);
   Tensor losses = LabelLosses(logs, counted);
   if (smoothing > 0) {
     // The mean over the classes of their weighted logarithms, as one product for all rows.
@@ -128,7 +160,7 @@ Tensor CrossEntropy(const Tensor& input, const Tensor& target, const ClassOption
     const Tensor rows = Tensor::FromVector(counted.rows).To(x.device());
     losses = Add(Scale(losses, 1 - smoothing), GatherRows(of_rows, rows));
   }
-  return ReduceRows(kOp, losses, counted, options.reduction);
+  return ReduceRows(losses, counted, options.reduction);
 }
 
 }  // namespace lathe::nn

@@ -60,7 +60,6 @@ struct KlDivOptions {
 // in PyTorch. kMean divides by the number of elements; the divergence is kBatchMean.
 Tensor KlDivLoss(const Tensor& input, const Tensor& target, const KlDivOptions& options = {});
 
-// Labels are read on the host, so labels on a device make it wait for the device.
 struct ClassOptions {
   Tensor weight = {};  // w of the classes: [C]; undefined: all 1
   int64_t ignore_index = kIgnoreIndex;
@@ -69,7 +68,8 @@ struct ClassOptions {
 };
 // -w_t x_t. input: [N, C], logarithms of probabilities; target: [N] int64 -> [] or [N]. The mean
 // divides by the sum of w_t. Rows whose label is ignored count nowhere; if all are, the mean is
-// NaN. Throws for a label outside [0, C).
+// NaN. Throws for a label outside [0, C). Labels on the input's device are not checked, and nothing
+// is read back: such a label makes its row's loss NaN, and with kMean all gradients.
 Tensor NllLoss(const Tensor& input, const Tensor& target, const ClassOptions& options = {});
 
 // NllLoss of log_softmax(input). With label smoothing e a row's loss is

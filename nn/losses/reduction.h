@@ -24,9 +24,14 @@ inline Tensor Wide(const Tensor& x) {
   return Cast(x, x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32);
 }
 
+// Throws for the reduction that only KlDivLoss has.
+inline void CheckReduction(const char* op, Reduction reduction) {
+  Check(reduction != Reduction::kBatchMean, op, "there is no kBatchMean; use kMean, kSum or kNone");
+}
+
 // Reduces the losses of elements or rows.
 inline Tensor Reduced(const char* op, const Tensor& losses, Reduction reduction) {
-  Check(reduction != Reduction::kBatchMean, op, "there is no kBatchMean; use kMean, kSum or kNone");
+  CheckReduction(op, reduction);
   if (reduction == Reduction::kNone) return losses;
   return reduction == Reduction::kSum ? Sum(losses) : Mean(losses);
 }

@@ -13,6 +13,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/ops/cast.h"
+#include "lathe/core/ops/reduce.h"
 #include "lathe/nn/losses/losses.h"
 #include "lathe/nn/modules/functions.h"
 #include "lathe/nn/modules/transformer.h"
@@ -378,6 +379,35 @@ TEST_F(Modules, LossesOfNothing) {
   EXPECT_EQ(nn::NllLoss(logits, ignored, {.reduction = Reduction::kNone}).ToVector<float>(),
             (std::vector<float>{0, 0}));
   EXPECT_TRUE(std::isnan(nn::MseLoss(Tensor::Zeros({0, 3}), Tensor::Zeros({0, 3})).Item()));
+}
+
+// Labels on a device are not read back: one out of range makes its row's loss NaN.
+TEST_F(Modules, LabelsOnADevice) {
+  if (!HasCheckedDevice()) GTEST_SKIP() << "no device";
+  const Device device = CheckedDevice();
+  const Tensor logs =
+      LogSoftmaxLast(Tensor::FromVector<float>({1, 2, 3, 3, 2, 1, 0, 0, 4, 5, 0, 1}, {4, 3}));
+  const Tensor weight = Tensor::FromVector<float>({0.5f, 2, 3});
+  const auto run = [&](const Tensor& labels, const nn::ClassOptions& options, bool nll) {
+    return nll ? nn::NllLoss(logs.To(device), labels.To(device), options)
+               : nn::CrossEntropy(logs.To(device), labels.To(device), options);
+  };
+  for (const bool nll : {true, false}) {
+    for (const int64_t wrong : {int64_t{3}, int64_t{-1}, int64_t{1} << 40}) {
+      const Tensor labels = Tensor::FromVector<int64_t>({0, wrong, kIgnoreIndex, 2});
+      const std::vector<float> rows =
+          run(labels, {.weight = weight.To(device), .reduction = Reduction::kNone}, nll)
+              .ToVector<float>();
+      for (size_t i = 0; i < 4; ++i) EXPECT_EQ(std::isnan(rows[i]), i == 1) << i;
+      EXPECT_EQ(rows[2], 0);
+      EXPECT_TRUE(std::isnan(run(labels, {.weight = weight}, nll).Item()));
+    }
+    // As on the host, a mean of nothing is NaN and a sum of nothing 0.
+    const Tensor ignored = Tensor::Full({4}, 7, DType::kI64);
+    EXPECT_TRUE(std::isnan(run(ignored, {.weight = weight, .ignore_index = 7}, nll).Item()));
+    const nn::ClassOptions sum = {.ignore_index = 7, .reduction = Reduction::kSum};
+    EXPECT_EQ(run(ignored, sum, nll).Item(), 0);
+  }
 }
 
 TEST_F(Modules, ContainersNameTheirModulesByNumber) {
