@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <thread>
 
 #include "lathe/distributed/launch/launch_testing.h"
 #include "lathe/distributed/rendezvous/machine.h"
@@ -136,6 +137,15 @@ TEST(LaunchProgram, LetsTheOthersTellOfADeadPeer) {
       Ranks(2));
   EXPECT_EQ(launcher.Wait(), 4);
   EXPECT_EQ(launcher.out(), "rank 0 is gone\n");
+}
+
+// The other thread gets the signal that tells of an ended rank, and ignores it.
+TEST(LaunchProgram, NoticesAnEndBesideOtherThreads) {
+  Launcher launcher([] {
+    std::thread([] { std::this_thread::sleep_for(std::chrono::hours(1)); }).detach();
+    return LaunchProgram(Script("sleep 0.3; exit 4"), Ranks(1));
+  });
+  EXPECT_EQ(launcher.Wait(), 4) << launcher.err();
 }
 
 TEST(LaunchProgram, OneThatEndsWellEndsAlone) {

@@ -365,7 +365,11 @@ void RankSupervisor::KillAll(const std::string& why) {
 }
 
 int RankSupervisor::PollTimeout() const {
-  const Clock::time_point next = std::min(stage_end_, tell_cause_at_);
+  // SIGCHLD may go to another thread of this process, which ignores it. So ranks that have ended
+  // are also looked for once in a while.
+  constexpr std::chrono::milliseconds kLook(500);
+  const Clock::time_point look = AnyRuns() ? Clock::now() + kLook : Clock::time_point::max();
+  const Clock::time_point next = std::min({stage_end_, tell_cause_at_, look});
   if (next == Clock::time_point::max() || (!AnyRuns() && !told_to_end_)) return -1;
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count();
