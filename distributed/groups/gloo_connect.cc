@@ -26,7 +26,13 @@ class GlooStore : public gloo::rendezvous::Store {
   std::vector<char> get(const std::string& key) override { return Wait(key, timeout_); }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const Milliseconds& timeout) override {
-    for (const std::string& key : keys) Wait(key, timeout);
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    std::vector<std::string> missing;
+    for (const std::string& key : keys) missing.push_back(kPrefix + key);
+    while (!(missing = store_->Await(missing, Milliseconds(500))).empty()) {
+      if (*given_up_ || std::chrono::steady_clock::now() >= deadline)
+        throw gloo::IoException("no answer while connecting");
+    }
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
@@ -16,7 +17,9 @@
 #include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/peer_watch.h"
+#include "lathe/distributed/rendezvous/open_files.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
+#include "lathe/distributed/rendezvous/rank_waits.h"
 #include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/distributed/rendezvous/store.h"
 #include "lathe/distributed/rendezvous/wait_time.h"
@@ -27,7 +30,8 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr Milliseconds kMoment(500);
+constexpr Milliseconds kMoment(500), kAtOnce(0);
+constexpr char kJoined[] = "joined";  // a rank sets it to the size of its job
 constexpr char kJoining[] = "joining",
                kJoiningHint[] = "look at what that rank printed last, and start all ranks again";
 // Keys by which a rank tells that another one of its machine has ended, or that a rank has joined
@@ -62,42 +66,48 @@ class WaitingNote {
   bool told_ = false;
 };
 
+// Returns the problem if one of the ranks, which have joined, belongs to a job of another size;
+// else an empty one.
+GroupProblem CheckSizes(Store& store, const std::vector<int>& ranks, int world_size) {
+  const auto sizes = GetFromRanks(store, kJoined, ranks, kAtOnce);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (sizes[i] == std::to_string(world_size)) continue;
+    return {.text = RankName(ranks[i]) + " belongs to a job of " + sizes[i].value_or("no") +
+                    " processes but rank 0 to one of " + std::to_string(world_size)};
+  }
+  return {};
+}
+
+// Returns the problem if a rank has ended before all have joined; else an empty one.
+GroupProblem FindEndedRank(Store& store, const ProcessEnvironment& env) {
+  const auto ended = store.GetSeveral({Store::kGone, kEndedElsewhere}, kAtOnce);
+  if (ended[0]) return EndedBeforeJoining(RankOfName(*ended[0]));
+  if (const auto rank = FindFirstEndedRank(env)) return EndedBeforeJoining(*rank);
+  return ended[1] ? EndedBeforeJoining(RankOfName(*ended[1])) : GroupProblem{};
+}
+
 // Returns what is wrong with the ranks that have joined, for all ranks to hear; empty if all is
 // well.
 GroupProblem AwaitAllRanks(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   WaitingNote note(timeout);
-  const auto who_is_late = [&] {
-    std::vector<int> late;
-    for (int rank = 0; rank < env.world_size; ++rank) {
-      if (!store.Get(RankKey("joined", rank), Milliseconds(0))) late.push_back(rank);
-    }
-    return late.empty()
-               ? ""
-               : RankNames(late) + " to join at " + AddressText(env.master_addr, env.master_port);
-  };
-  std::vector<int> late;
-  for (int rank = 0; rank < env.world_size; ++rank) {
-    std::optional<std::string> size;
-    do {
-      size = store.Get(RankKey("joined", rank), std::min(kMoment, TimeLeft(deadline)));
-      if (size) break;
-      if (const auto gone = store.Get(Store::kGone, Milliseconds(0)))
-        return EndedBeforeJoining(RankOfName(*gone));
-      if (const auto ended = FindFirstEndedRank(env)) return EndedBeforeJoining(*ended);
-      if (const auto ended = store.Get(kEndedElsewhere, Milliseconds(0)))
-        return EndedBeforeJoining(RankOfName(*ended));
-      note.Tell(who_is_late);
-    } while (TimeLeft(deadline) > Milliseconds(0));
-    if (!size) {
-      late.push_back(rank);
-    } else if (*size != std::to_string(env.world_size)) {
-      return {.text = RankName(rank) + " belongs to a job of " + *size +
-                      " processes but rank 0 to one of " + std::to_string(env.world_size)};
-    }
+  std::vector<int> late = RanksBetween(0, env.world_size);
+  for (bool time_is_left = true; time_is_left;) {
+    time_is_left = TimeLeft(deadline) > Milliseconds(0);
+    std::vector<int> still_late =
+        AwaitRanks(store, kJoined, late, std::min(kMoment, TimeLeft(deadline)));
+    std::vector<int> fresh;
+    std::ranges::set_difference(late, still_late, std::back_inserter(fresh));
+    if (GroupProblem problem = CheckSizes(store, fresh, env.world_size); !problem.empty())
+      return problem;
+    late = std::move(still_late);
+    if (late.empty()) return {};
+    if (GroupProblem ended = FindEndedRank(store, env); !ended.empty()) return ended;
+    note.Tell([&] {
+      return RankNames(late) + " to join at " + AddressText(env.master_addr, env.master_port);
+    });
   }
-  if (late.empty()) return {};
-  const auto twice = store.Get(kTwice, Milliseconds(0));
+  const auto twice = store.Get(kTwice, kAtOnce);
   return {.text = (twice ? *twice + " has joined twice, and " : "") + RankNames(late) +
                   " did not join within " + SecondsText(timeout)};
 }
@@ -106,20 +116,22 @@ GroupProblem AwaitAllRanks(Store& store, const ProcessEnvironment& env, Millisec
 // why they must end.
 void ConfirmVerdict(Store& store, const ProcessEnvironment& env) try {
   store.Set(RankKey("heard", env.rank), "");
-  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
-  for (int rank = 1; env.rank == 0 && rank < env.world_size; ++rank) {
-    const std::string gone = std::string(Store::kGone) + "/" + RankName(rank);
-    if (!store.Get(RankKey("joined", rank), Milliseconds(0)) || store.Get(gone, Milliseconds(0)))
-      continue;
-    store.Get(RankKey("heard", rank), TimeLeft(deadline));
-  }
+  if (env.rank != 0) return;
+  const std::vector<int> others = RanksBetween(1, env.world_size);
+  const std::vector<int> not_joined = AwaitRanks(store, kJoined, others, kAtOnce);
+  const std::vector<int> gone = PeerWatch::FindGone(store, others);
+  std::vector<int> left;
+  std::ranges::copy_if(others, std::back_inserter(left), [&](int rank) {
+    return std::ranges::count(not_joined, rank) == 0 && std::ranges::count(gone, rank) == 0;
+  });
+  AwaitRanks(store, "heard", left, std::chrono::seconds(1));
 } catch (const Error&) {
   // Rank 0 has heard it and gone before it answered.
 }
 
 // Returns what rank 0 has found wrong; empty if all is well.
 GroupProblem AwaitVerdict(Store& store, const ProcessEnvironment& env, Milliseconds timeout) try {
-  store.Set(RankKey("joined", env.rank), std::to_string(env.world_size));
+  store.Set(RankKey(kJoined, env.rank), std::to_string(env.world_size));
   constexpr char kVerdict[] = "verdict";
   if (env.rank == 0) store.Set(kVerdict, Serialize(AwaitAllRanks(store, env, timeout)));
   // Rank 0 waits for the same time, and then needs a moment to find out.
@@ -143,7 +155,7 @@ GroupProblem AwaitVerdict(Store& store, const ProcessEnvironment& env, Milliseco
 // `before` is set, and the store is left again.
 bool RegisterRank(Store& store, const ProcessEnvironment& env, bool& before) try {
   if (store.Add(RankKey("joins", env.rank), 1) == 1) return true;
-  if (PeerWatch::HasGone(store, env.rank)) {
+  if (!PeerWatch::FindGone(store, {env.rank}).empty()) {
     before = true;
     store.Leave();
     return false;
@@ -214,6 +226,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
   if (nccl) RequireNccl();
   const bool alone = env.world_size == 1;
   if (alone && !nccl) return MakeSingleGroup();
+  RequireOpenFiles(env.rank, env.world_size);
   // A single process need not be found by others, and its port may be another job's.
   const std::string host = alone ? "127.0.0.1" : env.master_addr;
   int port = alone ? 0 : env.master_port;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lathe/distributed/rendezvous/rank_names.h"
+#include "lathe/distributed/rendezvous/rank_waits.h"
 #include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
@@ -70,27 +71,32 @@ void PeerWatch::SayGoodbye() {
   be_patient();
   store_->Leave({{kFinishedRank, RankName(rank_)},  // for ranks that wait for this one
                  {RankKey(kBye, rank_), ""}});
-  std::string left;
-  for (int other = 1; rank_ == 0 && other < size_; ++other) {
-    while (!store_->Get(RankKey(kBye, other), std::min(kMoment, TimeLeft(deadline)))) {
-      be_patient();
-      if (HasGone(*store_, other)) break;
-      if (Clock::now() < deadline) continue;
-      left += (left.empty() ? "" : ", ") + RankName(other);
-      break;
-    }
+  std::vector<int> left = RanksBetween(1, rank_ == 0 ? size_ : 0);
+  while (!left.empty() && Clock::now() < deadline) {
+    left = AwaitRanks(*store_, kBye, left, std::min(kMoment, TimeLeft(deadline)));
+    be_patient();
+    const std::vector<int> gone = FindGone(*store_, left);
+    std::erase_if(left, [&](int rank) { return std::ranges::count(gone, rank) > 0; });
   }
   if (left.empty()) return;
-  std::cerr << "note: rank 0 has waited " << SecondsText(patience_) << " for " << left
-            << " to end, and ends without it" << std::endl;
+  std::cerr << "note: rank 0 has waited " << SecondsText(patience_) << " for " << RankNames(left)
+            << " to end, and ends without " << (left.size() == 1 ? "it" : "them") << std::endl;
 }
 
-bool PeerWatch::HasGone(Store& store, int rank) {
-  const auto is_set = [&](const std::string& key) {
-    return store.Get(key, Milliseconds(0)).has_value();
-  };
-  return is_set(RankKey(kBye, rank)) || is_set(RankKey(kGivesUp, rank)) ||
-         is_set(std::string(Store::kGone) + "/" + RankName(rank));
+std::vector<int> PeerWatch::FindGone(Store& store, const std::vector<int>& ranks) {
+  constexpr size_t kKeys = 3;  // of each rank
+  std::vector<std::string> keys;
+  for (const int rank : ranks) {
+    keys.insert(keys.end(), {RankKey(kBye, rank), RankKey(kGivesUp, rank),
+                             std::string(Store::kGone) + "/" + RankName(rank)});
+  }
+  const auto values = store.GetSeveral(keys, Milliseconds(0));
+  std::vector<int> gone;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (values[kKeys * i] || values[kKeys * i + 1] || values[kKeys * i + 2])
+      gone.push_back(ranks[i]);
+  }
+  return gone;
 }
 
 void PeerWatch::Run(const char* what, const std::function<void()>& body) {
@@ -146,11 +152,10 @@ GroupProblem PeerWatch::AgreeOnProblem(const char* what, const GroupProblem& not
 void PeerWatch::LeaveTogether(const GroupProblem& problem) try {
   store_->Leave({{RankKey(kGivesUp, rank_), ""}});
   // Rank 0 takes the store with it, so it goes last of the ranks that still answer.
-  const auto deadline = Clock::now() + 2 * kMoment;
-  for (int other = 1; rank_ == 0 && other < size_; ++other) {
-    if (problem.lost && problem.lost->Includes(other)) continue;
-    store_->Get(RankKey(kGivesUp, other), TimeLeft(deadline));
-  }
+  if (rank_ != 0) return;
+  std::vector<int> others = RanksBetween(1, size_);
+  std::erase_if(others, [&](int rank) { return problem.lost && problem.lost->Includes(rank); });
+  AwaitRanks(*store_, kGivesUp, others, 2 * kMoment);
 } catch (const Error&) {
   // Rank 0 has received the goodbye and gone before it answered.
 }
@@ -235,17 +240,14 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
                                              Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   store_->Set(RankKey(key, rank_), mine);
-  std::vector<std::string> all;
-  for (int other = 0; other < size_; ++other) {
-    for (;;) {
-      if (auto value = store_->Get(RankKey(key, other), std::min(kMoment, TimeLeft(deadline)))) {
-        all.push_back(*std::move(value));
-        break;
-      }
-      CheckForProblems();
-      if (Clock::now() >= deadline) throw std::runtime_error("no answer");
-    }
+  const std::vector<int> ranks = RanksBetween(0, size_);
+  while (!AwaitRanks(*store_, key, ranks, std::min(kMoment, TimeLeft(deadline))).empty()) {
+    CheckForProblems();
+    if (Clock::now() >= deadline) throw std::runtime_error("no answer");
   }
+  std::vector<std::string> all;
+  for (auto& value : GetFromRanks(*store_, key, ranks, Milliseconds(0)))
+    all.push_back(*std::move(value));
   return all;
 }
 

@@ -75,8 +75,8 @@ class PeerWatch {
   void StartHeartbeat(std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
                       std::function<void()> on_lost_rank = nullptr);
 
-  // Returns true if a process with this rank was in a group of this store and has gone.
-  static bool HasGone(Store& store, int rank);
+  // Returns those of the ranks that were in a group of this store and have gone, in their order.
+  static std::vector<int> FindGone(Store& store, const std::vector<int>& ranks);
 
   // Sets how long rank 0's goodbye waits, without StartHeartbeat.
   void SetGoodbyePatience(std::chrono::milliseconds patience) { patience_ = patience; }

@@ -70,6 +70,12 @@ class Store {
   void Set(std::string_view key, std::string_view value);
   // Waits until somebody has set the key. Returns nullopt if that takes longer than `timeout`.
   std::optional<std::string> Get(std::string_view key, Timeout timeout);
+  // Waits until all the keys are set, for `timeout` at most, and returns their values; nullopt for
+  // a key that nobody has set by then. Few messages carry all of it: each holds up to 1 MiB.
+  std::vector<std::optional<std::string>> GetSeveral(const std::vector<std::string>& keys,
+                                                     Timeout timeout);
+  // Waits likewise, and returns the keys that nobody has set by then. No value travels.
+  std::vector<std::string> Await(std::vector<std::string> keys, Timeout timeout);
   // Adds to a counter, 0 at first, and returns the sum. With a delta of 1, no two callers get the
   // same.
   int64_t Add(std::string_view key, int64_t delta);

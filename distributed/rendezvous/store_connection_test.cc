@@ -261,5 +261,27 @@ TEST(Store, ServerGone) {
   later.join();
 }
 
+// Another program had the port for a moment: it has accepted the connection, says nothing, and
+// listens no more when rank 0 comes.
+TEST(Store, ASilentConnectionIsGivenUp) {
+  Socket listener = Listen(kHost, 0);
+  const int port = LocalPort(listener);
+  std::unique_ptr<StoreServer> server;
+  Socket kept;
+  std::thread other([&] {
+    kept = AcceptBefore(listener, steady_clock::now() + seconds(10));
+    listener = Socket();
+    server = std::make_unique<StoreServer>(kHost, port, "job");
+  });
+  const auto start = steady_clock::now();
+  Store store(kHost, port, "job", seconds(60), "rank 1");
+  EXPECT_LT(steady_clock::now() - start, seconds(20));
+  other.join();
+  EXPECT_TRUE(kept);
+  store.Set("k", "v");
+  // The greeting that was given up counts for nobody.
+  EXPECT_EQ(store.Get(Store::kGone, milliseconds(200)), std::nullopt);
+}
+
 }  // namespace
 }  // namespace lathe

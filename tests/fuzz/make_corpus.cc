@@ -171,9 +171,9 @@ void WriteSentencePieceFiles(const std::string& corpus) {
                       SentencePieceModel("\x7F\0\0\0damaged"));
 }
 
-// --- the store's messages, as store.cc lays them out ---
+// --- the store's messages, as store_protocol.h lays them out ---
 
-enum Op : uint32_t { kHello = 1, kSet, kGet, kAdd, kBye };
+enum Op : uint32_t { kHello = 1, kSet, kGet, kAdd, kBye, kGetSeveral, kAwait };
 constexpr uint32_t kMagic = 0x4c544831;
 
 std::string Request(Op op, const std::string& key, const std::string& value, int64_t number = 0) {
@@ -203,6 +203,13 @@ void WriteStoreFiles(const std::string& corpus) {
         hello + Request(kSet, "key", "value") + Request(kGet, "key", "", 100) +
             Request(kAdd, "counter", "", 2) + Request(kAdd, "counter", "", -1) +
             Request(kBye, "", ""));
+  const std::string list("\3\0\0\0key\2\0\0\0no", 13), ends_early("\3\0\0\0ke", 6);
+  write("store_server", "ok_lists_of_keys",
+        hello + Request(kGetSeveral, "", list) + Request(kAwait, "", list, 50) +
+            Request(kSet, "no", "value") + Request(kGetSeveral, "", list, -1));
+  write("store_server", "ok_a_list_that_ends_early", hello + Request(kAwait, "", ends_early));
+  write("store_server", "ok_a_list_of_nothing",
+        hello + Request(kGetSeveral, "", std::string(4, '\xff')));
   write("store_server", "ok_waits_for_ever", hello + Request(kGet, "no such key", "", INT64_MAX));
   write("store_server", "ok_waits_for_less_than_nothing",
         hello + Request(kGet, "no such key", "", INT64_MIN));
@@ -212,8 +219,14 @@ void WriteStoreFiles(const std::string& corpus) {
   write("store_server", "bad_no_hello", Request(kSet, "key", "value"));
   write("store_server", "bad_http", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
   std::string replies = Reply(1, 0, "") + Reply(1, 0, "") + Reply(1, 0, "value");
-  for (int i = 0; i < 3; ++i) replies += Reply(1, 1, "");
+  // Each is the list of an empty value, and names the first of the keys.
+  for (int i = 0; i < 4; ++i) replies += Reply(1, 1, std::string(4, '\0'));
+  for (int i = 0; i < 2; ++i) replies += Reply(1, 1, "");
   write("store_client", "ok_all_replies", replies);
+  write("store_client", "bad_lists",
+        Reply(1, 0, "") + Reply(1, 0, "") + Reply(1, 0, "value") + Reply(1, 1, "") +
+            Reply(1, 0, std::string("\7\0\0\0va", 6)) + Reply(1, 0, std::string(4, '\7')) +
+            Reply(1, 0, "") + Reply(1, 0, ""));
   write("store_client", "bad_other_job", Reply(3, 0, ""));
   write("store_client", "bad_ends_early", Reply(1, 0, ""));
   write("store_client", "bad_http", "HTTP/1.1 400 Bad Request\r\n\r\n");

@@ -18,6 +18,12 @@ void Converse(int port) {
   lathe::fuzz::CallAll({[&] { store.Set("key", "value"); }, [&] { store.Get("key", kTimeout); },
                         [&] { store.Add("counter", 1); },
                         [&] {
+                          store.GetSeveral({"key", "other"}, kTimeout);
+                        },
+                        [&] {
+                          store.Await({"key", "other"}, kTimeout);
+                        },
+                        [&] {
                           store.Leave({{"key", "value"}});
                         }});
 }

@@ -1,0 +1,311 @@
+#include <absl/status/status.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "lathe/core/base/error.h"
+#include "lathe/distributed/rendezvous/socket.h"
+#include "lathe/distributed/rendezvous/store.h"
+#include "lathe/distributed/rendezvous/store_protocol.h"
+
+namespace lathe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace store_protocol;
+
+constexpr int64_t kLongestWait = int64_t{1000} * 3600 * 24 * 365;  // milliseconds
+
+// A client as the server sees it.
+struct Client {
+  Socket socket;
+  bool greeted = false;
+  std::string name;  // "" if nobody misses it
+  std::string received, to_send;
+  bool is_full = false;  // to_send waits for room in the socket
+  // The request that is not answered yet, and its keys; none if there are no keys.
+  Op request = Op::kGet;
+  std::vector<std::string> keys;
+  size_t missing = 0;  // how many different ones of the keys nobody has set
+  Deadline deadline;
+};
+
+Socket Open(int fd, const char* what) {
+  if (fd >= 0) return Socket(fd);
+  throw Error(absl::ErrnoToStatusCode(errno),
+              std::string("[store] ") + what + ": " + std::strerror(errno),
+              "let this process open more files (ulimit -n)");
+}
+
+}  // namespace
+
+struct StoreServer::Impl {
+  Impl(const std::string& host, int wanted_port, std::string job_name)
+      : job(std::move(job_name)),
+        listener(Listen(host, wanted_port)),
+        wake(Open(eventfd(0, EFD_CLOEXEC), "eventfd")),
+        poller(Open(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
+    Watch(wake.fd(), EPOLLIN, EPOLL_CTL_ADD);
+    Watch(listener.fd(), EPOLLIN, EPOLL_CTL_ADD);
+    thread = std::thread([this] { Serve(); });
+  }
+  ~Impl() {
+    const uint64_t one = 1;
+    if (write(wake.fd(), &one, sizeof one) < 0) std::terminate();  // the counter can't overflow
+    thread.join();
+  }
+
+  bool Watch(int fd, uint32_t events, int change) {
+    epoll_event event = {};
+    event.events = events;
+    event.data.fd = fd;
+    return epoll_ctl(poller.fd(), change, fd, &event) == 0;
+  }
+
+  void Serve() {
+    std::array<epoll_event, 256> events;
+    for (;;) {
+      const int ready =
+          epoll_wait(poller.fd(), events.data(), static_cast<int>(events.size()), TimeToWait());
+      for (int i = 0; i < ready; ++i) {
+        const int fd = events[static_cast<size_t>(i)].data.fd;
+        if (fd == wake.fd()) return;
+        if (fd == listener.fd()) {
+          Accept();
+          continue;
+        }
+        const auto client = clients.find(fd);
+        if (client != clients.end() &&
+            !Handle(client->second, events[static_cast<size_t>(i)].events)) {
+          Remove(fd);
+        }
+      }
+      AnswerLateOnes();
+    }
+  }
+
+  // Returns the milliseconds until the first wait is over.
+  int TimeToWait() const {
+    constexpr int64_t kHour = 3600 * 1000;
+    if (deadlines.empty()) return static_cast<int>(kHour);
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadlines.begin()->first - Clock::now());
+    return static_cast<int>(std::clamp<int64_t>(left.count() + 1, 0, kHour));
+  }
+
+  void Accept() {
+    for (;;) {
+      Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket) break;
+      const int fd = socket.fd();
+      if (Watch(fd, EPOLLIN, EPOLL_CTL_ADD)) clients[fd].socket = std::move(socket);
+    }
+    // Perhaps too many files are open. A client that wants to be accepted is still there after the
+    // pause.
+    if (errno != EAGAIN && errno != EINTR)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+
+  void Remove(int fd) {
+    const auto found = clients.find(fd);
+    EndWait(found->second);
+    const std::string name = std::move(found->second.name);
+    clients.erase(found);  // closes the connection, which epoll then forgets
+    if (name.empty()) return;
+    SetOnce(Store::kGone, name);
+    SetOnce(std::string(Store::kGone) + "/" + name, "");
+  }
+
+  // Returns false if the client is gone or is not Lathe's.
+  bool Handle(Client& client, uint32_t events) {
+    if ((events & EPOLLOUT) != 0) SendSome(client);
+    if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+      char buffer[65536];
+      const ssize_t got = recv(client.socket.fd(), buffer, sizeof buffer, MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
+      if (got > 0) client.received.append(buffer, static_cast<size_t>(got));
+    }
+    size_t done = 0;
+    while (client.received.size() - done >= sizeof(Request)) {
+      const std::string_view rest = std::string_view(client.received).substr(done);
+      Request request;
+      std::memcpy(&request, rest.data(), sizeof request);
+      if (request.magic != kMagic || request.key_size > Store::kLongestKey ||
+          request.value_size > Store::kLongestValue) {
+        return false;
+      }
+      const size_t size = sizeof request + request.key_size + request.value_size;
+      if (rest.size() < size) break;
+      if (!client.greeted && request.op != Op::kHello) return false;
+      const std::string key(rest.substr(sizeof request, request.key_size));
+      std::string value(rest.substr(sizeof request + request.key_size, request.value_size));
+      done += size;
+      if (!Do(client, request, key, std::move(value))) return false;
+    }
+    client.received.erase(0, done);
+    return true;
+  }
+
+  // Returns false if the request is malformed.
+  bool Do(Client& client, const Request& request, const std::string& key, std::string value) {
+    switch (request.op) {
+      case Op::kHello:
+        client.greeted = value == job;
+        if (client.greeted) client.name = key;  // nobody misses a stranger
+        if (client.greeted && !IsOnLoopback(client.socket))
+          SetOnce(Store::kReachedAt, LocalHost(client.socket));
+        Answer(client, client.greeted ? Status::kOk : Status::kOtherJob);
+        return true;
+      case Op::kSet:
+        values[key] = std::move(value);
+        AnswerThoseWhoWaitFor(key);
+        Answer(client, Status::kOk);
+        return true;
+      case Op::kGet:
+        BeginWait(client, request, {key});
+        return true;
+      case Op::kAdd:
+        // A client's mistake must not end the server, so a sum that is too large wraps.
+        Answer(client, Status::kOk,
+               counters[key] = static_cast<int64_t>(static_cast<uint64_t>(counters[key]) +
+                                                    static_cast<uint64_t>(request.number)));
+        return true;
+      case Op::kBye:
+        client.name.clear();
+        Answer(client, Status::kOk);
+        return true;
+      case Op::kGetSeveral:
+      case Op::kAwait: {
+        const auto list = ParseList(value);
+        std::vector<std::string> keys;
+        if (!list || list->empty()) return false;
+        for (const auto& text : *list) {
+          if (!text) return false;
+          keys.push_back(*text);
+        }
+        BeginWait(client, request, std::move(keys));
+        return true;
+      }
+    }
+    return true;  // an unknown request gets no answer
+  }
+
+  // --- requests that wait ---
+
+  void BeginWait(Client& client, const Request& request, std::vector<std::string> keys) {
+    EndWait(client);
+    client.request = request.op;
+    client.keys = std::move(keys);
+    client.missing = 0;
+    for (const std::string& key : client.keys) {
+      if (!values.contains(key) && waiting[key].insert(&client).second) ++client.missing;
+    }
+    client.deadline = Clock::now() + std::chrono::milliseconds(
+                                         std::clamp<int64_t>(request.number, 0, kLongestWait));
+    deadlines.emplace(client.deadline, &client);
+    if (client.missing == 0) AnswerWait(client, Status::kOk);
+    // A client that asks without waiting gets the answer at once.
+    if (client.missing > 0 && request.number <= 0) AnswerWait(client, Status::kTimedOut);
+  }
+
+  // Forgets the request, if there is one.
+  void EndWait(Client& client) {
+    if (client.keys.empty()) return;
+    deadlines.erase({client.deadline, &client});
+    for (const std::string& key : std::exchange(client.keys, {})) {
+      const auto found = client.missing > 0 ? waiting.find(key) : waiting.end();
+      if (found == waiting.end()) continue;
+      found->second.erase(&client);
+      if (found->second.empty()) waiting.erase(found);
+    }
+  }
+
+  void AnswerThoseWhoWaitFor(const std::string& key) {
+    const auto found = waiting.find(key);
+    if (found == waiting.end()) return;
+    const std::unordered_set<Client*> all = std::move(found->second);
+    waiting.erase(found);
+    for (Client* client : all) {
+      if (--client->missing == 0) AnswerWait(*client, Status::kOk);
+    }
+  }
+
+  void AnswerLateOnes() {
+    const Clock::time_point now = Clock::now();
+    while (!deadlines.empty() && deadlines.begin()->first <= now)
+      AnswerWait(*deadlines.begin()->second, Status::kTimedOut);
+  }
+
+  void AnswerWait(Client& client, Status status) {
+    std::string reply;
+    for (uint32_t i = 0; i < client.keys.size(); ++i) {
+      const auto found = values.find(client.keys[i]);
+      const bool is_set = found != values.end();
+      if (client.request == Op::kAwait) {
+        if (!is_set) AppendNumber(reply, i);
+      } else if (client.request == Op::kGet) {
+        if (is_set) reply = found->second;
+      } else {
+        const size_t size = kSizeBytes + (is_set ? found->second.size() : 0);
+        if (reply.size() + size > kLongestReply) break;
+        AppendText(reply, is_set ? std::optional<std::string_view>(found->second) : std::nullopt);
+      }
+    }
+    EndWait(client);
+    Answer(client, status, 0, reply);
+  }
+
+  void SetOnce(const std::string& key, const std::string& value) {
+    if (values.emplace(key, value).second) AnswerThoseWhoWaitFor(key);
+  }
+
+  void Answer(Client& client, Status status, int64_t number = 0, std::string_view value = "") {
+    const Reply reply = {
+        .status = status, .number = number, .value_size = static_cast<uint32_t>(value.size())};
+    client.to_send.append(reinterpret_cast<const char*>(&reply), sizeof reply);
+    client.to_send.append(value);
+    if (!client.is_full) SendSome(client);
+  }
+
+  // Sends as much as the socket takes. A client that has gone is removed when epoll tells that it
+  // has.
+  void SendSome(Client& client) {
+    const int fd = client.socket.fd();
+    const ssize_t sent =
+        send(fd, client.to_send.data(), client.to_send.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) client.to_send.erase(0, static_cast<size_t>(sent));
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) client.to_send.clear();
+    const bool is_full = !client.to_send.empty();
+    if (std::exchange(client.is_full, is_full) != is_full)
+      Watch(fd, is_full ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+  }
+
+  std::string job;
+  Socket listener, wake, poller;
+  std::unordered_map<int, Client> clients;  // by their sockets
+  std::unordered_map<std::string, std::string> values;
+  std::unordered_map<std::string, int64_t> counters;
+  // Who waits for a key that nobody has set, and until when.
+  std::unordered_map<std::string, std::unordered_set<Client*>> waiting;
+  std::set<std::pair<Deadline, Client*>> deadlines;
+  std::thread thread;
+};
+
+StoreServer::StoreServer(const std::string& host, int port, std::string job)
+    : impl_(std::make_unique<Impl>(host, port, std::move(job))) {}
+StoreServer::~StoreServer() = default;
+int StoreServer::port() const { return LocalPort(impl_->listener); }
+
+}  // namespace lathe
