@@ -71,7 +71,9 @@ Accelerator::Accelerator(AcceleratorOptions options)
   CheckTrackers(options_);
   const std::string wish = options_.device.empty() ? ReadDevice() : options_.device;
   if (options_.timeout.count() == 0) options_.timeout = ReadTimeout();
-  const Job& job = JoinJobOnce(options_.environment, options_.timeout);
+  if (options_.heartbeat_timeout.count() == 0)
+    options_.heartbeat_timeout = ReadHeartbeatTimeout().value_or(std::chrono::milliseconds(0));
+  const Job& job = JoinJobOnce(options_.environment, options_.timeout, options_.heartbeat_timeout);
   if (options_.environment) {
     Check(options_.environment->rank == job.environment.rank &&
               options_.environment->world_size == job.environment.world_size,

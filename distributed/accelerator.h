@@ -72,6 +72,10 @@ struct AcceleratorOptions {
   // it is an error. 0: the environment decides (ReadTimeout), which means 10 minutes if it says
   // nothing. Takes effect with the first Accelerator of a process.
   std::chrono::milliseconds timeout = {};
+  // How long another rank may give no sign of life, which each rank's own thread gives. 0: the
+  // environment's LATHE_HEARTBEAT_TIMEOUT, else 30 s, or `timeout` if that is shorter. Rank 0's
+  // counts for all. Takes effect with the first Accelerator of a process.
+  std::chrono::milliseconds heartbeat_timeout = {};
   ReducerOptions reducer = {};
   // Shards the optimizer's work over the ranks (ZeRO, stage 1). Each rank sums up and
   // keeps the gradients of its own stripes of the parameters only. It updates those and keeps

@@ -337,9 +337,10 @@ int Finetune(const ParsedOptions& parsed) {
 ParsedOptions Parse(const std::vector<std::string>& args) {
   try {
     ParsedOptions parsed = ParseOptions(args);
-    // ReadDevice and ReadTimeout throw if an environment variable is wrong.
+    // These throw if an environment variable is wrong.
     if (!parsed.help && parsed.options.device == "auto") ReadDevice();
     if (!parsed.help && parsed.options.ddp_timeout == 0) ReadTimeout();
+    if (!parsed.help) ReadHeartbeatTimeout();
     return parsed;
   } catch (const Error& e) {
     throw UsageError(e.message(), e.hint(), e.location());

@@ -70,7 +70,8 @@ Joined& ThisProcess() {
 }  // namespace
 
 const Job& JoinJobOnce(const std::optional<ProcessEnvironment>& environment,
-                       std::chrono::milliseconds timeout) {
+                       std::chrono::milliseconds timeout,
+                       std::chrono::milliseconds heartbeat_timeout) {
   auto& [job, made_by] = ThisProcess();
   // A forked process is another rank. It must not close its parent's connections, so it leaks the
   // parent's Job.
@@ -82,7 +83,8 @@ const Job& JoinJobOnce(const std::optional<ProcessEnvironment>& environment,
     made_by = getpid();
     Job fresh;
     fresh.environment = environment ? *environment : ReadProcessEnvironment();
-    fresh.group = JoinProcessGroup(fresh.environment, {.timeout = timeout});
+    fresh.group = JoinProcessGroup(fresh.environment,
+                                   {.timeout = timeout, .heartbeat_timeout = heartbeat_timeout});
     if (fresh.group->size() > 1) {
       FindRanksOfMachine(fresh);
       ShareThreads(*fresh.group);

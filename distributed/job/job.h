@@ -28,9 +28,10 @@ std::vector<int> RanksOnSameMachine(int rank, const std::vector<std::string>& ho
 
 // Joins the job in the first call, and divides the cores of a machine among its processes. The job
 // is that of `environment`, or else of the process's environment variables. Later calls return the
-// same job.
+// same job. `timeout` and `heartbeat_timeout` are those of ProcessGroupOptions.
 const Job& JoinJobOnce(const std::optional<ProcessEnvironment>& environment,
-                       std::chrono::milliseconds timeout);
+                       std::chrono::milliseconds timeout,
+                       std::chrono::milliseconds heartbeat_timeout = {});
 
 // Returns the group of the job that this process has joined; null if it has joined none.
 std::shared_ptr<ProcessGroup> JoinedGroup();

@@ -204,6 +204,15 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
              : "look at what rank 0 printed last, or choose another port with MASTER_PORT");
 }
 
+// Tells all ranks how long one of them may give no sign of life.
+void SetHeartbeatLimit(Store& store, const ProcessGroupOptions& options) {
+  constexpr std::chrono::seconds kUsual(30);
+  const Milliseconds limit = options.heartbeat_timeout > Milliseconds(0)
+                                 ? options.heartbeat_timeout
+                                 : std::min<Milliseconds>(kUsual, options.timeout);
+  store.Set(Heartbeat::kLimit, std::to_string(limit.count()));
+}
+
 void AwaitOthers(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const GroupProblem problem = AwaitVerdict(store, env, timeout);
   if (problem.empty()) return;
@@ -237,6 +246,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
     port = server->port();
   }
   auto store = FindStore(host, port, job, env, options.timeout);
+  if (env.rank == 0) SetHeartbeatLimit(*store, options);
   AwaitOthers(*store, env, options.timeout);
   if (nccl) {
     return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),

@@ -13,6 +13,9 @@ namespace lathe {
 struct ProcessGroupOptions {
   // How long ranks may be late: to join, and to take part in a call.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  // How long a rank may give no sign of life, whether others wait for it or not. Rank 0's counts
+  // for all. 0: 30 s, or `timeout` if that is shorter.
+  std::chrono::milliseconds heartbeat_timeout = {};
   // "gloo": TCP, for tensors in host memory. "nccl": one GPU for each rank; the group is an
   // NcclGroup (groups/nccl/nccl_group.h).
   std::string backend = "gloo";

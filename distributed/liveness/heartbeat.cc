@@ -3,11 +3,13 @@
 #include <absl/status/status.h>
 
 #include <algorithm>
+#include <charconv>
 #include <condition_variable>
-#include <cstdint>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "lathe/core/base/error.h"
@@ -18,24 +20,51 @@ namespace lathe {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 constexpr Milliseconds kAtOnce{0}, kBeforeCall{200}, kBeforeAlarm{1000};
+constexpr char kSign[] = "sign";
+
+// Measures how long this rank has been in its call, but for times in which it stood still.
+class CallTimer {
+ public:
+  // To be called once a round. Returns the time in the call; 0 outside of calls.
+  Clock::duration Look(const CurrentCall& call, Milliseconds interval) {
+    const Clock::time_point now = Clock::now();
+    const Clock::duration round = std::min<Clock::duration>(now - std::exchange(last_, now),
+                                                            2 * interval + Milliseconds(1000));
+    const bool is_new = std::exchange(number_, call.number()) != call.number();
+    in_call_ = is_new || call.what() == nullptr ? Clock::duration(0) : in_call_ + round;
+    return in_call_;
+  }
+
+ private:
+  int64_t number_ = 0;
+  Clock::time_point last_ = Clock::now();
+  Clock::duration in_call_{0};
+};
 
 }  // namespace
 
 struct Heartbeat::State {
   int rank, size;
   std::shared_ptr<Store> store;
-  Milliseconds interval;
-  int64_t rounds;  // the number of rounds for which the next rank may be silent
+  HeartbeatOptions options;
 
   mutable std::mutex mutex;
   std::condition_variable changed;
   bool stopped = false;
   GroupProblem lost;
-  std::function<void(bool rank_0)> on_lost_rank;
   std::mutex alarm_mutex;
   std::function<void(const GroupProblem&)> alarm;
+
+  // The rest belongs to the thread.
+  Milliseconds interval{0};  // 0 until the limit is known
+  int64_t rounds = 0;        // the number of rounds for which the next rank may be silent
+  int64_t sign = 0, missed = 0;
+  std::string last_sign;  // the next rank's
+  bool over = false;      // a rank has left because its work is done
+  CallTimer timer;
 
   // Waits for `time`, and returns true at once when the thread is to end.
   bool Pause(Milliseconds time) {
@@ -47,41 +76,66 @@ struct Heartbeat::State {
     return store->Get(RankKey(PeerWatch::kPhase, of), kAtOnce).value_or("");
   }
 
-  // Leaves a sign and returns what is known of a lost rank; an empty problem if there is none. Sets
-  // `over` if a rank has left because its work is done.
-  GroupProblem Look(int64_t& sign, int64_t& missed, std::string& last, bool& over) const {
-    store->Set(RankKey("sign", rank), std::to_string(++sign));
-    if (const auto silent = store->Get(kSilent, kAtOnce)) return ParseGroupProblem(*silent);
-    if (const auto problem = store->Get(PeerWatch::kProblem, kAtOnce))
-      return ParseGroupProblem(*problem);
-    over = store->Get(PeerWatch::kFinishedRank, kAtOnce).has_value();
+  void FindLimit() {
+    const Milliseconds usual = options.limit;
+    store->SetPatience(std::max(usual, Milliseconds(500)));
+    if (const auto set = store->Get(kLimit, kAtOnce)) {
+      int64_t count = 0;
+      std::from_chars(set->data(), set->data() + set->size(), count);
+      if (count > 0) options.limit = Milliseconds(count);
+    }
+    const Milliseconds limit = options.limit;
+    store->SetPatience(std::max(limit, Milliseconds(500)));
+    // In a large job the store has better things to do.
+    interval = std::max(std::clamp(limit / 16, Milliseconds(100), Milliseconds(500)),
+                        std::min(limit / 8, Milliseconds(size)));
+    rounds = (limit + interval - Milliseconds(1)) / interval;
+  }
+
+  // Leaves a sign and returns what is known of a lost rank; an empty problem if there is none.
+  GroupProblem Look() {
+    if (interval == kAtOnce) FindLimit();
+    const int neighbour = (rank + 1) % size;
+    store->Set(RankKey(kSign, rank), std::to_string(++sign));
+    const auto found =
+        store->GetSeveral({kSilent, PeerWatch::kProblem, PeerWatch::kFinishedRank, Store::kGone,
+                           PeerWatch::kTrouble, RankKey(kSign, neighbour)},
+                          kAtOnce);
+    const auto& [silent, problem, finished, gone, trouble] =
+        std::tie(found[0], found[1], found[2], found[3], found[4]);
+    if (silent) return ParseGroupProblem(*silent);
+    if (problem) return ParseGroupProblem(*problem);
+    over = finished.has_value();
     if (over) return {};
-    if (const auto gone = store->Get(Store::kGone, kAtOnce)) {
+    if (gone) {
       const int ended = RankOfName(*gone);
       return EndedRankProblem(ended, PhaseOf(ended));
     }
-    const int neighbour = (rank + 1) % size;
-    std::string now = store->Get(RankKey("sign", neighbour), kAtOnce).value_or("");
-    if (std::exchange(last, std::move(now)) != last) missed = 0;
+    const char* const call = options.call->what();
+    if (trouble && call != nullptr) store->Set(RankKey(PeerWatch::kWaitsIn, rank), call);
+    if (std::exchange(last_sign, found[5].value_or("")) != last_sign) missed = 0;
     if (++missed <= rounds) return {};
-    const GroupProblem silent = HangingRankProblem(neighbour, PhaseOf(neighbour));
-    store->Set(kSilent, Serialize(silent));
-    return silent;
+    const GroupProblem hangs = HangingRankProblem(neighbour, PhaseOf(neighbour));
+    store->Set(kSilent, Serialize(hangs));
+    return hangs;
   }
 
   void Run() {
-    int64_t sign = 0, missed = 0;
-    std::string last;
     GroupProblem found;
-    bool over = false, rank_0 = false;
+    bool rank_0 = false, told = false;
     while (found.empty() && !over) {
+      // The first sign comes at once.
       if (Pause(interval)) return;
       try {
-        found = Look(sign, missed, last, over);
+        found = Look();
       } catch (const Error& e) {
         const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded;
         found = hangs ? HangingRankProblem(0, "") : EndedRankProblem(0, "");
         rank_0 = true;
+      }
+      if (timer.Look(*options.call, interval) > options.longest_call + 2 * interval &&
+          !std::exchange(told, true) && options.on_trouble) {
+        options.on_trouble(false);
       }
     }
     if (over) return;
@@ -90,7 +144,7 @@ struct Heartbeat::State {
       lost = found;
     }
     if (Pause(kBeforeCall)) return;
-    if (on_lost_rank) on_lost_rank(rank_0);
+    if (options.on_trouble) options.on_trouble(rank_0);
     while (!Pause(kBeforeAlarm)) {
       const std::lock_guard lock(alarm_mutex);
       if (alarm) std::exchange(alarm, nullptr)(found);
@@ -98,16 +152,12 @@ struct Heartbeat::State {
   }
 };
 
-Heartbeat::Heartbeat(int rank, int size, std::shared_ptr<Store> store, Milliseconds timeout,
-                     std::function<void(bool rank_0)> on_lost_rank)
+Heartbeat::Heartbeat(int rank, int size, std::shared_ptr<Store> store, HeartbeatOptions options)
     : state_(std::make_shared<State>()) {
-  state_->on_lost_rank = std::move(on_lost_rank);
   state_->rank = rank;
   state_->size = size;
   state_->store = std::move(store);
-  state_->interval = std::clamp(timeout / 16, Milliseconds(100), Milliseconds(500));
-  state_->rounds = (timeout + state_->interval - Milliseconds(1)) / state_->interval;
-  state_->store->SetPatience(std::max(timeout, Milliseconds(500)));
+  state_->options = std::move(options);
   // The thread may hang in the store if rank 0 does, so nobody waits for it.
   std::thread([state = state_] { state->Run(); }).detach();
 }

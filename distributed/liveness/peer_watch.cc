@@ -1,5 +1,6 @@
 #include "lathe/distributed/liveness/peer_watch.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <absl/status/status.h>
 
 #include <algorithm>
@@ -18,8 +19,6 @@ using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr Milliseconds kMoment{500};
-// A rank sets kTrouble before it looks for the culprit, and kWaitsIn to the call in which it waits.
-constexpr char kTrouble[] = "trouble", kWaitsIn[] = "waits";
 
 // Keys that a rank sets when its work is done, and when it gives up together with others.
 constexpr char kBye[] = "bye", kGivesUp[] = "knows";
@@ -110,6 +109,9 @@ void PeerWatch::Run(const char* what, const std::function<void()>& body) {
     }
     return Failure(what, problem_);
   };
+  // Ends after the problem is agreed on: until then this rank waits for the others.
+  const absl::Cleanup end_call = [this] { call_->End(); };
+  call_->Begin(what);
   try {
     body();
   } catch (const OwnFault& e) {
@@ -135,7 +137,7 @@ GroupProblem PeerWatch::AgreeOnProblem(const char* what, const GroupProblem& not
   if (!agreed && !own_fault && store_->Get(kTrouble, Milliseconds(0))) {
     // Another rank looks for the culprit already.
     store_->Set(RankKey(kWaitsIn, rank_), what);
-    agreed = store_->Get(kProblem, 3 * kMoment);
+    agreed = store_->Get(kProblem, TimeToAnswer() + kMoment);
   }
   if (!agreed) {
     const std::string found = Serialize(own_fault ? noticed : FindCulprit(what, noticed));
@@ -168,27 +170,46 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
     return ParseGroupProblem(*silent);
   store_->Set(RankKey(kWaitsIn, rank_), what);
   store_->Set(kTrouble, "");
-  GroupProblem silent;
+  const std::vector<int> ranks = RanksBetween(0, size_);
+  const auto calls = GetFromRanks(*store_, kWaitsIn, ranks, TimeToAnswer());
+  std::vector<int> silent;
   std::string busy;
   bool same = true;
-  for (int other = 0; other < size_; ++other) {
-    if (const auto call = store_->Get(RankKey(kWaitsIn, other), kMoment)) {
-      busy += (busy.empty() ? "" : ", ") + RankName(other) + " is in " + *call;
-      same = same && *call == what;
+  for (const int other : ranks) {
+    const auto& call = calls[static_cast<size_t>(other)];
+    if (!call) {
+      silent.push_back(other);
       continue;
     }
-    const GroupProblem hangs = HangingRankProblem(other, PhaseOf(other));
-    if (silent.empty()) {
-      silent = hangs;
-    } else {
-      silent.text += ", " + hangs.text;
-      silent.lost->ranks.push_back(other);
-    }
+    busy += (busy.empty() ? "" : ", ") + RankName(other) + " is in " + *call;
+    same = same && *call == what;
   }
   if (const auto ended = FindEndedPeer()) return EndedRankProblem(*ended, PhaseOf(*ended));
-  if (!silent.empty()) return silent;
+  if (!silent.empty()) return HangingRanks(silent);
   if (!same) return {.text = "the ranks' calls don't match: " + busy};
   return noticed;
+}
+
+// Names what each of the ranks was doing, or once for all what they all were doing.
+GroupProblem PeerWatch::HangingRanks(const std::vector<int>& ranks) {
+  std::vector<std::string> phases;
+  for (const auto& phase : GetFromRanks(*store_, kPhase, ranks, Milliseconds(0)))
+    phases.push_back(phase.value_or(""));
+  GroupProblem all = HangingRankProblem(ranks[0], phases[0]);
+  all.lost->ranks = ranks;
+  if (std::ranges::count(phases, phases[0]) < std::ssize(phases)) {
+    for (size_t i = 1; i < ranks.size(); ++i)
+      all.text += ", " + HangingRankProblem(ranks[i], phases[i]).text;
+  } else if (ranks.size() > 1) {
+    all.text = RankNames(ranks) + " do not answer";
+    if (!phases[0].empty()) all.text += " while " + phases[0];
+  }
+  return all;
+}
+
+// The thread of a rank that waits answers for it, in one of its rounds (Heartbeat).
+Milliseconds PeerWatch::TimeToAnswer() const {
+  return std::max(2 * kMoment, Milliseconds(2 * size_));
 }
 
 // Rank 0 served the store, so the phase of rank 0 is gone with it. The message names this rank's
@@ -231,8 +252,8 @@ void PeerWatch::CheckForProblems() {
   CheckAllLive();
   if (extra_check_) extra_check_();
   if (!store_->Get(kTrouble, Milliseconds(0))) return;
-  store_->Set(RankKey(kWaitsIn, rank_),
-              "");  // so that the rank that looks for the culprit passes this one by
+  const char* const call = call_->what();
+  store_->Set(RankKey(kWaitsIn, rank_), call == nullptr ? "" : call);
   throw std::runtime_error("another rank can't go on");
 }
 
@@ -261,7 +282,10 @@ void PeerWatch::StartHeartbeat(std::shared_ptr<Store> store, Milliseconds timeou
     if (rank_0) watched->BreakOff();
     if (on_lost_rank) on_lost_rank();
   };
-  life_ = std::make_unique<Heartbeat>(rank_, size_, std::move(store), timeout, and_the_store);
+  life_ = std::make_unique<Heartbeat>(
+      rank_, size_, std::move(store),
+      HeartbeatOptions{
+          .limit = timeout, .longest_call = timeout, .call = call_, .on_trouble = and_the_store});
 }
 
 void PeerWatch::CheckPeers() {
@@ -356,11 +380,12 @@ void PeerPatience::Pause() {
       deadline_ = std::min(deadline_, Clock::now() + kMoment);
     }
   }
-  if (now - start_ < std::chrono::microseconds(200)) {
-    std::this_thread::yield();
-  } else {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  if (now - start_ < std::chrono::microseconds(200)) return std::this_thread::yield();
+  const Clock::time_point before = Clock::now();
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+  // A process that was stopped, or whose machine was, has not waited meanwhile.
+  const auto pause = Clock::now() - before;
+  if (pause > kStandstill) deadline_ += pause;
 }
 
 }  // namespace lathe

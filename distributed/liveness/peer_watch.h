@@ -71,7 +71,10 @@ class PeerWatch {
   void LeaveTogether() { LeaveTogether(GroupProblem{}); }
 
   // From now on ranks that end or hang are found outside of Run, too. `store` is a connection for
-  // this purpose alone. on_lost_rank: as Heartbeat's, without its argument.
+  // this purpose alone. A call of Run may last for `timeout` as a whole. A rank may leave no sign
+  // of life for the job's own limit (Heartbeat::kLimit in the store), or else for `timeout`.
+  // `on_lost_rank` is called from another thread when a rank is lost or a call has lasted too long.
+  // It then has to end the waits of the call.
   void StartHeartbeat(std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
                       std::function<void()> on_lost_rank = nullptr);
 
@@ -92,8 +95,10 @@ class PeerWatch {
 
   // Keys of the store. kProblem holds what is wrong: the GroupProblem of the rank that noticed it
   // first. kFinishedRank holds the name of a rank whose work is done. kPhase, followed by a rank's
-  // number, holds what that rank is doing.
-  static constexpr char kProblem[] = "problem", kFinishedRank[] = "finished", kPhase[] = "phase";
+  // number, holds what that rank is doing. A rank sets kTrouble before it looks for the culprit,
+  // and kWaitsIn, followed by its number, to the call in which it waits.
+  static constexpr char kProblem[] = "problem", kFinishedRank[] = "finished", kPhase[] = "phase",
+                        kTrouble[] = "trouble", kWaitsIn[] = "waits";
 
   // Sets the store's patience; half a second at most once this rank has given up.
   void SetPatience(std::chrono::milliseconds patience);
@@ -105,7 +110,10 @@ class PeerWatch {
   Error Failure(const char* what, const GroupProblem& problem) const;
   GroupProblem AgreeOnProblem(const char* what, const GroupProblem& noticed);
   GroupProblem FindCulprit(const char* what, const GroupProblem& noticed);
+  GroupProblem HangingRanks(const std::vector<int>& ranks);
   std::string PhaseOf(int rank);
+  // How long the ranks have to say that they wait for others.
+  std::chrono::milliseconds TimeToAnswer() const;
   GroupProblem ProblemOfStore(const Error& e) const;
   std::optional<int> FindEndedPeer(std::chrono::milliseconds wait = {});
   GroupProblem FindLostRank() const;
@@ -118,6 +126,7 @@ class PeerWatch {
   mutable std::mutex phase_mutex_;
   std::string phase_;  // this rank's
   std::function<void()> extra_check_;
+  const std::shared_ptr<CurrentCall> call_ = std::make_shared<CurrentCall>();
   // In this order, so that this rank's connection closes before the server ends.
   std::shared_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;

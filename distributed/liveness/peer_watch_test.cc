@@ -92,6 +92,85 @@ TEST(PeerWatch, ARankThatWaitsIsNotBlamed) {
   }
 }
 
+// All are asked at once: one after the other, ten times half a second would pass.
+TEST(PeerWatch, AllWhoHangAreFoundInOneRound) {
+  constexpr int kHang = 10;
+  const auto results = WithWatches(kHang + 2, [](int rank, PeerWatch& watch) {
+    watch.SetPhase("sleeping");
+    watch.Run("meeting", [&] { watch.Exchange("sleeps", "", seconds(20)); });
+    if (rank > kHang) WaitForEver(watch);
+    if (rank > 0) {
+      std::this_thread::sleep_for(seconds(8));
+      return std::string();
+    }
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      watch.Run("waiting", [] { throw std::runtime_error("no answer"); });
+    } catch (const Error& e) {
+      EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(4));
+      EXPECT_EQ(FindLostRanks(e)->ranks.size(), size_t{kHang});
+      return e.message();
+    }
+    return std::string();
+  });
+  EXPECT_EQ(results[0].exit_code, 0);
+  EXPECT_EQ(results[0].said,
+            "[waiting] rank 0 can't go on: ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 do not answer while "
+            "sleeping");
+}
+
+// Rank 2 waits in a call that looks at nothing. Its thread answers for it.
+TEST(PeerWatch, ARankWhoseCallLooksAtNothingIsNotBlamed) {
+  const auto results = WithWatches(
+      3,
+      [](int rank, PeerWatch& watch) {
+        watch.Run("meeting", [&] { watch.Exchange("works", "", seconds(10)); });
+        if (rank == 1) std::this_thread::sleep_for(seconds(6));
+        if (rank == 2) {
+          watch.Run("waiting", [] {
+            std::this_thread::sleep_for(seconds(6));
+            throw std::runtime_error("no answer");
+          });
+        }
+        if (rank == 0) {
+          std::this_thread::sleep_for(milliseconds(300));  // until rank 2 waits
+          watch.Run("waiting", [] { throw std::runtime_error("no answer"); });
+        }
+        return std::string();
+      },
+      /*gives_heartbeat=*/true);
+  EXPECT_EQ(results[0].said, "[waiting] rank 0 can't go on: rank 1 does not answer");
+}
+
+// Rank 0's call waits for rank 1, which lives and never comes. No single wait of it is too long.
+TEST(PeerWatch, ACallThatLastsTooLongIsBrokenOff) {
+  const auto results = RunRanks(2, [](const ProcessEnvironment& env) {
+    auto [server, store] = OpenStore(env);
+    PeerWatch watch(env.rank, 2, std::move(server), std::move(store));
+    watch.Run("meeting", [&] { watch.Exchange("here", "", seconds(10)); });
+    const auto broken_off = std::make_shared<std::promise<void>>();
+    watch.StartHeartbeat(ConnectToStore(env), kSilence, [=] { broken_off->set_value(); });
+    if (env.rank == 1) {
+      std::this_thread::sleep_for(3 * kSilence);
+      return std::string();
+    }
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      watch.Run("waiting", [&] {
+        broken_off->get_future().get();
+        EXPECT_GE(std::chrono::steady_clock::now() - start, kSilence);
+        EXPECT_LT(std::chrono::steady_clock::now() - start, kSilence + seconds(3));
+        throw std::runtime_error("broken off");
+      });
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return std::string();
+  });
+  EXPECT_EQ(results[0].exit_code, 0);
+  EXPECT_EQ(results[0].said, "[waiting] rank 0 can't go on: rank 1 does not answer");
+}
+
 TEST(PeerWatch, WhatComesAfterARankHasEndedCounts) {
   const auto results = WithWatches(2, [](int rank, PeerWatch& watch) {
     if (rank == 1) raise(SIGKILL);

@@ -280,21 +280,36 @@ int64_t ReadAccumulationSteps(const GetVariable& get) {
 
 int64_t ReadAccumulationSteps() { return ReadAccumulationSteps(OwnVariable); }
 
-std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
-  const std::optional<std::string> set = get("LATHE_TIMEOUT");
-  if (!set) return std::chrono::minutes(10);
+namespace {
+
+std::optional<std::chrono::milliseconds> ReadSeconds(const GetVariable& get, const char* name) {
+  const std::optional<std::string> set = get(name);
+  if (!set) return std::nullopt;
   double seconds = 0;
   const char* end = set->data() + set->size();
   const auto [stop, code] = std::from_chars(set->data(), end, seconds);
   if (code != std::errc{} || stop != end || !(seconds >= 1 && seconds <= 1e6)) {
-    throw InvalidArgument(
-        "LATHE_TIMEOUT must be a number of seconds from 1 to 1000000 but is \"" + *set + "\"",
-        "correct the environment variable or unset it");
+    throw InvalidArgument(std::string(name) +
+                              " must be a number of seconds from 1 to 1000000 but is \"" + *set +
+                              "\"",
+                          "correct the environment variable or unset it");
   }
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+}  // namespace
+
+std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
+  return ReadSeconds(get, "LATHE_TIMEOUT").value_or(std::chrono::minutes(10));
+}
 std::chrono::milliseconds ReadTimeout() { return ReadTimeout(OwnVariable); }
+
+std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout(const GetVariable& get) {
+  return ReadSeconds(get, "LATHE_HEARTBEAT_TIMEOUT");
+}
+std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout() {
+  return ReadHeartbeatTimeout(OwnVariable);
+}
 
 int64_t ReadRestarts(const GetVariable& get) {
   return ParseInt(kRestartsVariable, get(kRestartsVariable).value_or("0"), 0, INT32_MAX);

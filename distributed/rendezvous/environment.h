@@ -64,6 +64,11 @@ int64_t ReadAccumulationSteps();  // of this process
 std::chrono::milliseconds ReadTimeout(const GetVariable& get);
 std::chrono::milliseconds ReadTimeout();  // of this process
 
+// How long a rank may give no sign of life: LATHE_HEARTBEAT_TIMEOUT, in seconds; nullopt if it is
+// not set. `lathe launch --heartbeat_timeout` sets the variable. Throws as ReadTimeout does.
+std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout(const GetVariable& get);
+std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout();  // of this process
+
 // The number of times that the launcher has started this job again: 0, unless `lathe launch
 // --max_restarts` or torchrun set the variable. Throws InvalidArgument unless it is a whole number.
 inline constexpr char kRestartsVariable[] = "TORCHELASTIC_RESTART_COUNT";

@@ -90,25 +90,31 @@ TEST(ReadDevice, KnowsAcceleratesWords) {
 }
 
 TEST(ReadTimeout, IsInSeconds) {
-  const auto read = [](const std::string& value) {
-    return ReadTimeout([&](const char* name) -> std::optional<std::string> {
-      EXPECT_STREQ(name, "LATHE_TIMEOUT");
-      return value.empty() ? std::nullopt : std::optional(value);
-    });
-  };
-  EXPECT_EQ(read(""), std::chrono::minutes(10));
-  EXPECT_EQ(read("1"), std::chrono::seconds(1));
-  EXPECT_EQ(read("2.5"), std::chrono::milliseconds(2500));
-  for (const char* other : {"0", "-3", "soon", "5s", "nan", "1e7"}) {
-    try {
-      read(other);
-      ADD_FAILURE() << other;
-    } catch (const Error& e) {
-      EXPECT_EQ(
-          e.message(),
-          std::string("LATHE_TIMEOUT must be a number of seconds from 1 to 1000000 but is \"") +
-              other + "\"");
-      EXPECT_NE(e.hint(), "");
+  for (const std::string variable : {"LATHE_TIMEOUT", "LATHE_HEARTBEAT_TIMEOUT"}) {
+    const auto read = [&](const std::string& value) {
+      const auto get = [&](const char* name) -> std::optional<std::string> {
+        EXPECT_EQ(name, variable);
+        return value.empty() ? std::nullopt : std::optional(value);
+      };
+      return variable == "LATHE_TIMEOUT" ? ReadTimeout(get) : ReadHeartbeatTimeout(get);
+    };
+    if (variable == "LATHE_TIMEOUT") {
+      EXPECT_EQ(read(""), std::chrono::minutes(10));
+    } else {
+      EXPECT_EQ(read(""), std::nullopt);
+    }
+    EXPECT_EQ(read("1"), std::chrono::seconds(1));
+    EXPECT_EQ(read("2.5"), std::chrono::milliseconds(2500));
+    for (const char* other : {"0", "-3", "soon", "5s", "nan", "1e7"}) {
+      try {
+        read(other);
+        ADD_FAILURE() << other;
+      } catch (const Error& e) {
+        EXPECT_EQ(
+            e.message(),
+            variable + " must be a number of seconds from 1 to 1000000 but is \"" + other + "\"");
+        EXPECT_NE(e.hint(), "");
+      }
     }
   }
 }

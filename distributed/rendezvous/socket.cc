@@ -119,17 +119,21 @@ Error ListenError(const std::string& host, int port, int error_number) {
                "choose another port with MASTER_PORT");
 }
 
-// Returns false when the deadline has passed.
+// Returns false when the deadline has passed. The deadline moves on by the time for which this
+// process stood still: the other side may have stood still, too.
 bool WaitFor(int fd, short events, Deadline deadline) {
+  constexpr std::chrono::milliseconds kSlice(250);
   for (;;) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd ready = {.fd = fd, .events = events, .revents = 0};
+    const Clock::time_point start = Clock::now();
     // Rounded up, so that the loop doesn't spin through the last millisecond.
-    const int found = poll(&ready, 1, static_cast<int>(std::clamp<int64_t>(left + 1, 0, 1 << 30)));
+    const auto time = std::min(kSlice, TimeLeft(deadline) + std::chrono::milliseconds(1));
+    pollfd ready = {.fd = fd, .events = events, .revents = 0};
+    const int found = poll(&ready, 1, static_cast<int>(time.count()));
     if (found > 0) return true;
-    if (found == 0 && Clock::now() >= deadline) return false;
     if (found < 0 && errno != EINTR) return false;
+    const Clock::time_point end = Clock::now();
+    if (end - start > time + kStandstill) deadline += end - start - time;
+    if (found == 0 && end >= deadline) return false;
   }
 }
 

@@ -5,9 +5,12 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -244,6 +247,57 @@ TEST(Store, WhoListensSaysNothing) {
   EXPECT_TRUE(message.ends_with(" s: rank 0 hangs, or it is another program")) << message;
   EXPECT_GE(steady_clock::now() - start, milliseconds(600));
   EXPECT_LT(steady_clock::now() - start, kShort);
+}
+
+// Server and client are stopped together, for longer than the client's patience. A job that a user
+// stops as a whole, or whose machine is suspended, looks so.
+TEST(Store, ATimeInWhichTheClientStoodStillDoesNotCount) {
+  for (const bool also_the_server : {true, false}) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t serving = fork();
+    if (serving == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const StoreServer server(kHost, 0, "job");
+      const int port = server.port();
+      if (write(ends[1], &port, sizeof port) != sizeof port) _exit(1);
+      for (;;) pause();
+    }
+    int port = 0;
+    ASSERT_EQ(read(ends[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+    const pid_t client = fork();
+    if (client == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      Store store(kHost, port, "job", seconds(30));
+      store.SetPatience(seconds(2));
+      if (write(ends[1], "x", 1) != 1) _exit(1);
+      try {
+        for (const auto end = steady_clock::now() + seconds(5); steady_clock::now() < end;) {
+          store.Set("k", "v");
+          store.Get("none", milliseconds(50));
+        }
+      } catch (const Error&) {
+        _exit(3);
+      }
+      _exit(0);
+    }
+    char byte;
+    ASSERT_EQ(read(ends[0], &byte, 1), 1);
+    // The server is stopped first and goes on last, so that the client waits for it most likely.
+    if (also_the_server) kill(serving, SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(100));
+    kill(client, SIGSTOP);
+    std::this_thread::sleep_for(seconds(3));
+    kill(client, SIGCONT);
+    std::this_thread::sleep_for(milliseconds(100));
+    kill(serving, SIGCONT);
+    int status = 0;
+    waitpid(client, &status, 0);
+    EXPECT_EQ(status, 0);
+    kill(serving, SIGKILL);
+    waitpid(serving, nullptr, 0);
+    for (const int end : ends) close(end);
+  }
 }
 
 TEST(Store, ServerGone) {

@@ -6,6 +6,10 @@
 
 namespace lathe {
 
+// A wait that ends so much too late shows that this process, or its machine, stood still: by
+// SIGSTOP, or because a virtual machine was suspended. Such a time doesn't count as waiting.
+inline constexpr std::chrono::seconds kStandstill(1);
+
 // Returns the time until the deadline; 0 if it has passed.
 std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point deadline);
 

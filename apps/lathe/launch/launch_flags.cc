@@ -49,6 +49,13 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
       .Min(1)
       .Max(1e6);
   table
+      .Add(
+          "heartbeat_timeout", &o.heartbeat_timeout,
+          "seconds after which a process that gives no sign of life counts as lost; each gives one "
+          "twice a second, whatever it does (default: 30, or --timeout if that is less)")
+      .Min(1)
+      .Max(1e6);
+  table
       .Add("max_restarts", &o.max_restarts,
            "how often to start the job again if a process is lost; finetune then goes on from its "
            "newest checkpoint")
@@ -208,6 +215,10 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
   options.restart_with_ranks_left = flags.restart_processes == "any";
   if (flags.timeout)
     options.environment.emplace_back("LATHE_TIMEOUT", std::to_string(*flags.timeout));
+  if (flags.heartbeat_timeout) {
+    options.environment.emplace_back("LATHE_HEARTBEAT_TIMEOUT",
+                                     std::to_string(*flags.heartbeat_timeout));
+  }
   SetDevices(flags, config, num_gpus, installed_gpus, options);
   const std::optional<int64_t> processes =
       flags.num_processes ? flags.num_processes : config.num_processes;

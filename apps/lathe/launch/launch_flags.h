@@ -24,7 +24,8 @@ struct LaunchFlags {
   std::optional<bool> cpu;
   bool multi_gpu = false, debug = false;
   int64_t num_threads_per_process = 0;
-  std::optional<int64_t> timeout;  // seconds
+  std::optional<int64_t> timeout, heartbeat_timeout;  // seconds
+  std::string port_range;
   int64_t max_restarts = 0;
   std::string restart_processes = "same";
   bool tag_output = false, help = false;
