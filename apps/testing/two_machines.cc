@@ -50,7 +50,7 @@ std::vector<int> TwoMachines::RunOnBoth(const std::vector<std::string>& program,
     const std::string number = std::to_string(machine);
     std::string command = "echo $$ > " + Path("launcher." + number) + "; exec " +
                           (has_network_ ? "ip netns exec " + NameOf(machine) + " " : "");
-    std::string address = has_network_ ? "192.168.77.1" : "127.0.0.2";
+    std::string address = has_network_ ? main_address_ : "127.0.0.2";
     if (!main_name_.empty()) {
       Write("hosts." + number, "127.0.0.1 localhost\n" + (machine == 0 ? "127.0.1.1" : address) +
                                    " " + main_name_ + "\n");

@@ -35,6 +35,7 @@ class TwoMachines : public LaunchedTest {
   // A name to give instead of the first machine's address, if there are namespaces. Its own
   // /etc/hosts maps the name to 127.0.1.1, as Debian's does.
   std::string main_name_;
+  std::string main_address_ = "192.168.77.1";  // the first machine's, if there are namespaces
 };
 
 }  // namespace lathe

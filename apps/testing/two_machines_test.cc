@@ -215,28 +215,49 @@ TEST_F(LostRankOfTheOther, AHangingOneEndsBothAfterTheTimeout) {
   }
 }
 
+// Either the timeout of calls is short, or only the limit for signs of life.
 TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
   if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
-  const Args program = Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size",
-                                        "2", "--ddp_timeout", "3"});
-  for (int round = 0; round < FaultRounds(); ++round) {
-    Shell("ip -n " + NameOf(0) + " link set card up");
-    std::filesystem::remove_all(Path("out"));
-    TestClock::time_point cut;
-    Write("out.0", "");
-    const std::vector<int> codes = RunOnBoth(program, [&] {
-      EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
-      cut = TestClock::now();
-      EXPECT_EQ(Shell("ip -n " + NameOf(0) + " link set card down"), 0);
-    });
-    const double seconds = SecondsSince(cut);
-    std::cout << "network cut, timeout 3 s: over after " << seconds << " s\n";
-    EXPECT_EQ(codes, (std::vector<int>{75, 75}));
-    EXPECT_LT(seconds, 30);
-    EXPECT_NE(Read("err.0").find("rank 0 can't go on: "), std::string::npos) << Read("err.0");
-    EXPECT_NE(Read("err.1").find("rank 2: error: "), std::string::npos) << Read("err.1");
-    EXPECT_TRUE(Exists("out/model.safetensors"));
+  for (const bool by_signs : {false, true}) {
+    Args program = Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size", "2",
+                                    "--ddp_timeout", by_signs ? "600" : "3"});
+    if (by_signs) program.insert(program.begin(), {"env", "LATHE_HEARTBEAT_TIMEOUT=3"});
+    for (int round = 0; round < FaultRounds(); ++round) {
+      Shell("ip -n " + NameOf(0) + " link set card up");
+      std::filesystem::remove_all(Path("out"));
+      TestClock::time_point cut;
+      Write("out.0", "");
+      const std::vector<int> codes = RunOnBoth(program, [&] {
+        EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
+        cut = TestClock::now();
+        EXPECT_EQ(Shell("ip -n " + NameOf(0) + " link set card down"), 0);
+      });
+      const double seconds = SecondsSince(cut);
+      std::cout << "network cut, " << (by_signs ? "limit of signs" : "timeout")
+                << " 3 s: over after " << seconds << " s\n";
+      EXPECT_EQ(codes, (std::vector<int>{75, 75}));
+      EXPECT_LT(seconds, 30);
+      EXPECT_NE(Read("err.0").find("rank 0 can't go on: "), std::string::npos) << Read("err.0");
+      EXPECT_NE(Read("err.1").find("rank 2: error: "), std::string::npos) << Read("err.1");
+      EXPECT_TRUE(Exists("out/model.safetensors"));
+    }
   }
+}
+
+// The machines have no other addresses than IPv6's in common.
+TEST_F(TwoMachines, MeetOverIpv6) {
+  if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
+  for (const int machine : {0, 1}) {
+    const std::string ip = "ip -n " + NameOf(machine) + " addr ";
+    ASSERT_EQ(Shell(ip + "flush dev card scope global && " + ip +
+                    "add fd77::" + std::to_string(machine + 1) + "/64 dev card nodad"),
+              0);
+  }
+  main_address_ = "[fd77::1]";
+  EXPECT_EQ(RunOnBoth(Finetune("out", {"--max_steps", "3", "--ddp_timeout", "20"})),
+            (std::vector<int>{0, 0}))
+      << Read("err.0") << Read("err.1");
+  EXPECT_EQ(Losses("out").size(), 3u);
 }
 
 }  // namespace

@@ -1,13 +1,14 @@
 #include "lathe/distributed/groups/gloo_connect.h"
 
 #include <gloo/common/error.h>
-#include <gloo/transport/tcp/device.h>
 
 #include <atomic>
 #include <future>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "lathe/distributed/groups/gloo_device.h"
 
 namespace lathe {
 namespace {
@@ -58,12 +59,10 @@ ContextPtr ConnectGloo(int rank, int size, const std::string& host, std::shared_
   // The thread may outlive this call, so it shares ownership of everything that it uses.
   std::packaged_task<ContextPtr()> connect(
       [rank, size, host, store = std::move(store), timeout, given_up] {
-        gloo::transport::tcp::attr attributes;
-        attributes.hostname = host;
         auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
         context->setTimeout(timeout);
         GlooStore store_of_gloo(store, timeout, given_up);
-        auto device = gloo::transport::tcp::CreateDevice(attributes);
+        auto device = MakeGlooDevice(host);
         context->connectFullMesh(store_of_gloo, device);
         return context;
       });

@@ -3,6 +3,7 @@
 #include <absl/status/status.h>
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,11 +13,25 @@
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/rendezvous/machine.h"
+#include "lathe/distributed/rendezvous/network.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/store.h"
 
 namespace lathe {
 namespace {
+
+// Serves a store at the first free port of LATHE_PORT_RANGE, or at any free one without a range.
+std::shared_ptr<StoreServer> ServeAtFreePort(const std::string& host, const std::string& name) {
+  const std::optional<PortRange> range = ReadPortRange();
+  for (int port = range ? range->first : 0;; ++port) {
+    try {
+      return std::make_shared<StoreServer>(host, port, name);
+    } catch (const Error& e) {
+      const bool is_taken = e.code() == absl::StatusCode::kUnavailable;
+      if (!range || !is_taken || port == range->last) throw;
+    }
+  }
+}
 
 // Connects the GPUs by a group beside the job's own. The job's group stays as it is if something
 // goes wrong on a device.
@@ -28,7 +43,7 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   int port = 0;      // rank 0's
   if (env.rank == 0) {
     try {
-      server = std::make_shared<StoreServer>(env.master_addr, 0, name);
+      server = ServeAtFreePort(env.master_addr, name);
       port = server->port();
     } catch (const Error& e) {
       mine = e.message();

@@ -17,6 +17,7 @@
 #include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/peer_watch.h"
+#include "lathe/distributed/rendezvous/network.h"
 #include "lathe/distributed/rendezvous/open_files.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/rank_waits.h"
@@ -240,6 +241,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
   const std::string host = alone ? "127.0.0.1" : env.master_addr;
   int port = alone ? 0 : env.master_port;
   const std::string job = "lathe 1 " + env.job;
+  if (!alone) CheckNetworkVariables();
   std::shared_ptr<StoreServer> server;
   if (env.rank == 0) {
     server = std::make_shared<StoreServer>(host, port, job);

@@ -26,7 +26,9 @@ struct ProcessGroupOptions {
 // Throws the same error on every rank if some don't come (it names them), one comes twice, or they
 // don't agree on their number. Throws Unavailable, as the group's calls do, if a rank that had
 // joined ends before all have. Throws InvalidArgument for an unknown backend, and
-// FailedPrecondition for one that this program or machine doesn't have.
+// FailedPrecondition for one that this program or machine doesn't have. Throws FailedPrecondition,
+// too, if this process may not open enough files (RequireOpenFiles). Throws InvalidArgument if an
+// environment variable names no network interface or no ports (network.h).
 std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& environment,
                                                const ProcessGroupOptions& options = {});
 

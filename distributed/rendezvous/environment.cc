@@ -119,7 +119,7 @@ int PortBesideTorchrun(const GetVariable& get, int port) {
 void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
   const auto addr = get("MASTER_ADDR"), port = get("MASTER_PORT");
   if (env.launcher == "Slurm") MasterFromSlurm(get, env);
-  if (addr) env.master_addr = *addr;
+  if (addr) env.master_addr = WithoutBrackets(*addr);
   // PMI_RANK and PMI_SIZE don't say which processes share a machine, and other launchers than srun
   // may set only these two.
   if (env.launcher == "MPICH" && env.world_size > 1 && !addr &&
@@ -163,9 +163,8 @@ int TasksOnNode(std::string_view list, int node) {
 // Sets the local rank and the number of local ranks. If no variable says them, all ranks count as
 // on this machine if rank 0's address is local or not given.
 void ReadLocal(const GetVariable& get, const LauncherVariables& names, ProcessEnvironment& env) {
-  const auto addr = get("MASTER_ADDR");
-  const bool all_here =
-      !addr || addr->starts_with("127.") || *addr == "localhost" || *addr == "::1";
+  const std::string addr = WithoutBrackets(get("MASTER_ADDR").value_or("localhost"));
+  const bool all_here = addr.starts_with("127.") || addr == "localhost" || addr == "::1";
   const auto rank = get(names.local_rank);
   std::optional<std::string> size;
   if (names.local_world_size != nullptr) size = get(names.local_world_size);
@@ -189,13 +188,18 @@ void ReadLocal(const GetVariable& get, const LauncherVariables& names, ProcessEn
   }
 }
 
+}  // namespace
+
+std::string WithoutBrackets(const std::string& address) {
+  const bool has_brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  return has_brackets ? address.substr(1, address.size() - 2) : address;
+}
+
 std::optional<std::string> OwnVariable(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == 0) return std::nullopt;
   return value;
 }
-
-}  // namespace
 
 ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
   ProcessEnvironment env;

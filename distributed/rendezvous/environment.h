@@ -11,6 +11,9 @@ namespace lathe {
 
 inline constexpr int kMostProcesses = 1 << 20, kLargestPort = 65535;
 
+// Returns an address without the brackets that IPv6 addresses have in URLs: "::1" of "[::1]".
+std::string WithoutBrackets(const std::string& address);
+
 struct ProcessEnvironment {
   int rank = 0, world_size = 1;              // among all processes of the job
   int local_rank = 0, local_world_size = 1;  // among those of this machine
@@ -23,6 +26,7 @@ struct ProcessEnvironment {
 // Returns the value of an environment variable; nullopt if it is not set. An empty value counts as
 // not set.
 using GetVariable = std::function<std::optional<std::string>(const char* name)>;
+std::optional<std::string> OwnVariable(const char* name);  // of this process
 
 // Reads the variables of the first of these launchers that has set its own:
 //   torchrun, `lathe launch`  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE

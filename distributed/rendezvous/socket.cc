@@ -55,12 +55,34 @@ bool IsNameForOthers(const std::string& host) {
          host.find("localhost") == std::string::npos;
 }
 
-void SetToAnyAddress(sockaddr& address) {
-  if (address.sa_family == AF_INET6) {
-    reinterpret_cast<sockaddr_in6&>(address).sin6_addr = in6addr_any;
-  } else {
-    reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_ANY);
+Socket MakeListener(int family) {
+  Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  return socket;
+}
+
+// Returns a socket that is bound to the port at all addresses of this machine, those of IPv6 and of
+// IPv4. If that fails, returns none and sets errno.
+Socket BindEverywhere(int port) {
+  const auto in_network_order = htons(static_cast<uint16_t>(port));
+  if (Socket both = MakeListener(AF_INET6)) {
+    const int off = 0;
+    setsockopt(both.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    sockaddr_in6 any = {};
+    any.sin6_family = AF_INET6;
+    any.sin6_addr = in6addr_any;
+    any.sin6_port = in_network_order;
+    if (bind(both.fd(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0) return both;
+    if (errno == EADDRINUSE) return Socket();
   }
+  Socket socket = MakeListener(AF_INET);  // the machine has no IPv6
+  sockaddr_in any = {};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_ANY);
+  any.sin_port = in_network_order;
+  const bool bound = bind(socket.fd(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0;
+  return bound ? std::move(socket) : Socket();
 }
 
 // Returns the inode of the socket that listens on `port`, as /proc/net/tcp has it; "" if there is
@@ -184,11 +206,20 @@ Socket ConnectTo(const addrinfo& address, Deadline deadline) {
   return socket;
 }
 
+// Returns an IPv4 address as such, though a socket for both families shows it as one of IPv6.
 sockaddr_storage LocalAddress(const Socket& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size);
-  return address;
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  if (address.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) return address;
+  sockaddr_in v4 = {};
+  v4.sin_family = AF_INET;
+  v4.sin_port = v6.sin6_port;
+  std::memcpy(&v4.sin_addr, v6.sin6_addr.s6_addr + 12, sizeof v4.sin_addr);
+  sockaddr_storage mapped{};
+  std::memcpy(&mapped, &v4, sizeof v4);
+  return mapped;
 }
 
 }  // namespace
@@ -214,11 +245,10 @@ Socket Bind(const std::string& host, int port) {
     throw InvalidArgument(host + ": cannot be resolved: " + problem, "check MASTER_ADDR");
   }
   if (IsLoopbackAddress(*addresses->ai_addr) && IsNameForOthers(host)) {
-    SetToAnyAddress(*addresses->ai_addr);
+    if (Socket socket = BindEverywhere(port)) return socket;
+    throw ListenError(host, port, errno);
   }
-  Socket socket(::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  Socket socket = MakeListener(addresses->ai_family);
   if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0) {
     throw ListenError(host, port, errno);
   }

@@ -9,6 +9,7 @@
 
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/core/base/error.h"
+#include "lathe/distributed/rendezvous/network.h"
 
 namespace lathe {
 
@@ -90,6 +91,11 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
            "free port on machine 0 (default: 29500; on one machine, any free port)")
       .Min(0)
       .Max(kLargestPort);
+  table
+      .Add("port_range", &o.port_range,
+           "ports of this machine at which its processes listen for the others', such as "
+           "20000-20100 (default: the system chooses)")
+      .ValueName("FIRST-LAST");
   table.Add("rdzv_backend", &o.rdzv_backend, "accepted for Accelerate's sake; has no effect")
       .Choices({"static", "c10d"});
   table.Add("dynamo_backend", &o.dynamo_backend, "accepted for Accelerate's sake; has no effect")
@@ -163,7 +169,7 @@ void SetMachines(const LaunchFlags& flags, const LaunchConfig& config, LaunchOpt
                          std::to_string(options.num_machines) + " machines needs it",
                      "give the address of the machine with --machine_rank 0");
   }
-  if (!ip.empty()) options.main_process_ip = ip;
+  if (!ip.empty()) options.main_process_ip = WithoutBrackets(ip);
   std::optional<int64_t> port = flags.main_process_port;
   if (!port && (!one_machine || config.num_machines == 1)) port = config.main_process_port;
   options.main_process_port = static_cast<int>(port.value_or(one_machine ? 0 : kUsualPort));
@@ -219,6 +225,8 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
     options.environment.emplace_back("LATHE_HEARTBEAT_TIMEOUT",
                                      std::to_string(*flags.heartbeat_timeout));
   }
+  if (!flags.port_range.empty())
+    options.environment.emplace_back(kPortRangeVariable, flags.port_range);
   SetDevices(flags, config, num_gpus, installed_gpus, options);
   const std::optional<int64_t> processes =
       flags.num_processes ? flags.num_processes : config.num_processes;
@@ -236,6 +244,7 @@ LaunchOptions MakeLaunchOptions(const LaunchFlags& flags, const std::optional<La
   }
   if (flags.debug || config.debug) options.environment.emplace_back("ACCELERATE_DEBUG_MODE", "1");
   try {
+    if (!flags.port_range.empty()) ParsePortRange("--port_range", flags.port_range);
     CheckLaunchOptions(options);
   } catch (const Error& e) {
     throw UsageError(e.message(), e.hint());

@@ -33,11 +33,12 @@ class LaunchTest : public CliTest {
 TEST_F(LaunchTest, TellsRanksWhatTheOptionsSay) {
   const RunResult run =
       Launch({"--num-processes", "2", "--num_cpu_threads_per_process=3", "--mixed_precision",
-              "bf16", "--timeout", "7"},
+              "bf16", "--timeout", "7", "--heartbeat_timeout", "5", "--port_range", "7-9"},
              "echo $RANK of $WORLD_SIZE, $OMP_NUM_THREADS, $ACCELERATE_MIXED_PRECISION, "
-             "$ACCELERATE_USE_CPU, $LATHE_TIMEOUT");
+             "$ACCELERATE_USE_CPU, $LATHE_TIMEOUT, $LATHE_HEARTBEAT_TIMEOUT, $LATHE_PORT_RANGE");
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(SortedLines(run.out), (Args{"0 of 2, 3, bf16, 1, 7", "1 of 2, 3, bf16, 1, 7"}));
+  EXPECT_EQ(SortedLines(run.out),
+            (Args{"0 of 2, 3, bf16, 1, 7, 5, 7-9", "1 of 2, 3, bf16, 1, 7, 5, 7-9"}));
   EXPECT_EQ(run.err, "");
 }
 
@@ -149,6 +150,9 @@ TEST_F(LaunchTest, BadOptionsGetOneLine) {
        "mixed_precision fp16 needs a GPU, but the processes use the CPU"},
       {{"--main_process_port", "65536", "true"}, "--main_process_port must be at most 65535"},
       {{"--timeout", "0", "true"}, "--timeout must be at least 1 but is \"0\""},
+      {{"--heartbeat_timeout", "0", "true"}, "--heartbeat_timeout must be at least 1 but is \"0\""},
+      {{"--port_range", "20-10", "true"},
+       "--port_range must be two ports from 1 to 65535 such as 20000-20100 but is \"20-10\""},
       {{"--machine_rank", "1", "true"}, "machine_rank must be from 0 to 0 but is 1"},
       {{"--num_machines", "2", "--main_process_ip", "localhost", "--num_processes", "3", "true"},
        "num_processes is 3, which 2 machines can't share evenly"},

@@ -1,0 +1,35 @@
+// Which of this machine's addresses and ports a job uses, as environment variables say.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lathe/distributed/rendezvous/environment.h"
+
+namespace lathe {
+
+// Returns this machine's address on the network interface that LATHE_SOCKET_IFNAME names, or else
+// GLOO_SOCKET_IFNAME; nullopt if neither is set. In a list such as "ib0,eth0" the first counts that
+// has an address. An address of the wanted family goes before one of the other; addresses that hold
+// on one link only (fe80::) go last. Throws InvalidArgument, with the names that there are, if the
+// machine has no such interface or it has no address.
+std::optional<std::string> SocketInterfaceAddress(const GetVariable& get, bool prefers_ipv6);
+std::optional<std::string> SocketInterfaceAddress(bool prefers_ipv6);  // of this process
+
+// Ports at which the ranks of a job listen for each other: the first and the last of them.
+inline constexpr char kPortRangeVariable[] = "LATHE_PORT_RANGE";
+struct PortRange {
+  int first = 0, last = 0;
+  int size() const { return last - first + 1; }
+};
+// Parses a text such as "20000-20100". Throws InvalidArgument, with `name`, if it is none or the
+// ports don't lie between 1 and 65535.
+PortRange ParsePortRange(const std::string& name, const std::string& text);
+// Reads LATHE_PORT_RANGE; nullopt if it is not set: the system then chooses ports.
+std::optional<PortRange> ReadPortRange(const GetVariable& get);
+std::optional<PortRange> ReadPortRange();  // of this process
+
+// Throws what the two would throw, so that a mistake is found before the ranks join.
+void CheckNetworkVariables();
+
+}  // namespace lathe
