@@ -64,6 +64,19 @@ void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
                             " processes, or unset " + outer->world_size + " for separate jobs");
 }
 
+// Throws if RANK is the number of a machine that shall have several processes: Kubernetes'
+// PyTorchJob with nprocPerNode sets it so, for a launcher.
+void CheckNeedsNoLauncher(const GetVariable& get) {
+  const std::string processes = get("PET_NPROC_PER_NODE").value_or("1");
+  if (get("LOCAL_RANK") || processes.find_first_not_of("0123456789") != std::string::npos ||
+      processes == "1")
+    return;
+  throw InvalidArgument("PET_NPROC_PER_NODE is " + processes +
+                            " but LOCAL_RANK is not set: this machine shall have " + processes +
+                            " processes, and nothing numbers them",
+                        "start the program with `lathe launch`, which starts them all");
+}
+
 int ParseInt(const char* name, const std::string& text, int low, int high) {
   int value = 0;
   const char* end = text.data() + text.size();
@@ -135,7 +148,8 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
   const bool one_machine = env.local_world_size == env.world_size;
   if (!addr && !one_machine && env.launcher != "Slurm") {
     throw InvalidArgument("MASTER_ADDR is not set, and the job's processes run on several machines",
-                          "set it to the address of rank 0's machine");
+                          "set it to the address of rank 0's machine; `mpirun -x MASTER_ADDR=HOST` "
+                          "does so for all processes");
   }
 }
 
@@ -216,7 +230,10 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
     env.launcher = names.launcher;
     env.world_size = ParseInt(names.world_size, *size, 1, kMostProcesses);
     env.rank = ParseInt(names.rank, *rank, 0, env.world_size - 1);
-    if (&names == &kLaunchers[0]) CheckNotInsideALargerJob(get, env.world_size);
+    if (&names == &kLaunchers[0]) {
+      CheckNotInsideALargerJob(get, env.world_size);
+      CheckNeedsNoLauncher(get);
+    }
     ReadLocal(get, names, env);
     ReadMaster(get, env);
     for (const char* name :

@@ -159,6 +159,37 @@ TEST(ProcessEnvironment, TwoVariablesByHandAreEnoughOnOneMachine) {
   EXPECT_EQ(far.local_world_size, 1);
 }
 
+TEST(ProcessEnvironment, AddressesOfIpv6) {
+  Variables variables = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "[::1]"}};
+  EXPECT_EQ(Read(variables).master_addr, "::1");
+  EXPECT_EQ(Read(variables).local_world_size, 2);
+  variables["MASTER_ADDR"] = "fd00::7";
+  EXPECT_EQ(Read(variables).master_addr, "fd00::7");
+  EXPECT_EQ(Read(variables).local_world_size, 1);
+}
+
+// A pod of a PyTorchJob that starts the program itself, though it shall have several processes.
+TEST(ProcessEnvironment, APodThatNeedsALauncher) {
+  Variables pod = {{"RANK", "1"},
+                   {"WORLD_SIZE", "4"},
+                   {"MASTER_ADDR", "tune-master-0"},
+                   {"PET_NNODES", "2"},
+                   {"PET_NODE_RANK", "1"},
+                   {"MASTER_PORT", "23456"},
+                   {"PET_NPROC_PER_NODE", "2"}};
+  EXPECT_EQ(ErrorOf(pod),
+            "PET_NPROC_PER_NODE is 2 but LOCAL_RANK is not set: this machine shall have 2 "
+            "processes, and nothing numbers them");
+  for (const char* one : {"1", "auto", "gpu"}) {
+    pod["PET_NPROC_PER_NODE"] = one;
+    EXPECT_EQ(Read(pod).local_world_size, 1);
+  }
+  pod["PET_NPROC_PER_NODE"] = "2";
+  pod["LOCAL_RANK"] = "1";  // `lathe launch` and torchrun set it
+  pod["LOCAL_WORLD_SIZE"] = "2";
+  EXPECT_EQ(Read(pod).local_rank, 1);
+}
+
 TEST(ProcessEnvironment, OpenMpiAndMpich) {
   const ProcessEnvironment mpi = Read({{"OMPI_COMM_WORLD_RANK", "1"},
                                        {"OMPI_COMM_WORLD_SIZE", "2"},

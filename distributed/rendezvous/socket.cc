@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -239,8 +240,15 @@ std::string AddressText(const std::string& host, int port) {
 }
 
 Socket Bind(const std::string& host, int port) {
+  // A Kubernetes pod's own name can be resolved only some seconds after the pod has started.
+  const bool in_pod = std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
+  const Deadline deadline = Clock::now() + std::chrono::seconds(in_pod ? 60 : 0);
   std::string problem;
-  const Addresses addresses = Resolve(host, port, AI_PASSIVE, &problem);
+  Addresses addresses = Resolve(host, port, AI_PASSIVE, &problem);
+  while (addresses == nullptr && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    addresses = Resolve(host, port, AI_PASSIVE, &problem);
+  }
   if (addresses == nullptr) {
     throw InvalidArgument(host + ": cannot be resolved: " + problem, "check MASTER_ADDR");
   }

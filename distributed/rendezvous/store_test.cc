@@ -7,12 +7,16 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <set>
 #include <thread>
 #include <vector>
@@ -144,6 +148,30 @@ TEST(Store, LoopbackAsSuchCanNotBeReached) {
     EXPECT_TRUE(store.local_host().starts_with("127.") || store.local_host() == "::1")
         << store.local_host();
   }
+}
+
+// A pod's name appears in the name service some time after the pod has started.
+TEST(Store, APodWaitsForItsOwnName) {
+  const std::string hosts = testing::TempDir() + "/hosts";
+  std::ofstream(hosts) << "127.0.0.1 localhost\n";
+  const pid_t pod = fork();
+  if (pod == 0) {
+    // The file passes for /etc/hosts in this process alone.
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount(hosts.c_str(), "/etc/hosts", nullptr, MS_BIND, nullptr) != 0)
+      _exit(77);
+    setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1", 1);
+    const auto start = steady_clock::now();
+    const int port = LocalPort(Bind("tune-master-0", 0));
+    _exit(port > 0 && steady_clock::now() - start > milliseconds(500) ? 0 : 1);
+  }
+  std::this_thread::sleep_for(seconds(2));
+  std::ofstream(hosts, std::ios::app) << "127.0.0.1 tune-master-0\n";
+  int status = 0;
+  waitpid(pod, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "mounts are not allowed";
+  EXPECT_EQ(status, 0);
 }
 
 // A port that is only bound counts as taken, but nobody can connect to it.

@@ -53,6 +53,7 @@ int RunLaunch(const std::vector<std::string>& args) {
     std::cout << help_text;
     return 0;
   }
+  TakeMachineVariables(flags);
   LaunchOptions options = MakeLaunchOptions(flags, FindLaunchConfig(flags));
   // At a terminal neither the check nor the input is needed. srun --pty may start several
   // launchers, but only one runs at the terminal. And a terminal's input reaches only one process

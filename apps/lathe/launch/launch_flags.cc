@@ -110,6 +110,49 @@ std::optional<LaunchConfig> FindLaunchConfig(const LaunchFlags& flags) {
   return ReadLaunchConfig(DefaultConfigPath());
 }
 
+namespace {
+
+// Returns the number that the variable holds; nullopt if it is not set.
+std::optional<int64_t> NumberOf(const GetVariable& get, const char* name, int64_t low,
+                                int64_t high) {
+  const std::optional<std::string> text = get(name);
+  if (!text) return std::nullopt;
+  int64_t value = 0;
+  const char* const end = text->data() + text->size();
+  const auto [stop, code] = std::from_chars(text->data(), end, value);
+  if (code != std::errc() || stop != end || value < low || value > high) {
+    throw UsageError(std::string(name) + " must be a whole number from " + std::to_string(low) +
+                         " to " + std::to_string(high) + " but is \"" + *text + "\"",
+                     "correct the environment variable, or give --num_machines and its like");
+  }
+  return value;
+}
+
+}  // namespace
+
+void TakeMachineVariables(LaunchFlags& flags, const GetVariable& get) {
+  if (flags.num_machines) return;
+  const std::optional<int64_t> machines = NumberOf(get, "PET_NNODES", 1, kMostProcesses);
+  if (!machines) return;
+  flags.num_machines = machines;
+  if (!flags.machine_rank) flags.machine_rank = NumberOf(get, "PET_NODE_RANK", 0, *machines - 1);
+  if (!flags.machine_rank && *machines > 1) {
+    throw UsageError("PET_NNODES is " + std::to_string(*machines) + " but PET_NODE_RANK is not set",
+                     "give --machine_rank, the number of this machine");
+  }
+  // Words such as auto stand for a process on each GPU, which is also the default here.
+  const std::string here = get("PET_NPROC_PER_NODE").value_or("auto");
+  if (!flags.num_processes && here != "auto" && here != "gpu" && here != "cpu") {
+    const auto processes = NumberOf(get, "PET_NPROC_PER_NODE", 1, kMostProcesses / *machines);
+    flags.num_processes = *machines * *processes;
+  }
+  if (*machines == 1) return;
+  const char* const address = get("PET_MASTER_ADDR") ? "PET_MASTER_ADDR" : "MASTER_ADDR";
+  const char* const port = get("PET_MASTER_PORT") ? "PET_MASTER_PORT" : "MASTER_PORT";
+  if (flags.main_process_ip.empty()) flags.main_process_ip = get(address).value_or("");
+  if (!flags.main_process_port) flags.main_process_port = NumberOf(get, port, 1, kLargestPort);
+}
+
 std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config) {
   return flags.mixed_precision.empty() ? config.mixed_precision.value_or("")
                                        : flags.mixed_precision;

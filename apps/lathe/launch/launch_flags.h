@@ -43,6 +43,13 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags);
 // nullopt.
 std::optional<LaunchConfig> FindLaunchConfig(const LaunchFlags& flags);
 
+// Sets the flags for several machines that the user has not given. They come from the variables by
+// which Kubernetes' PyTorchJob describes its pods to torchrun. These are PET_NNODES, PET_NODE_RANK,
+// PET_NPROC_PER_NODE, PET_MASTER_ADDR and PET_MASTER_PORT, or else MASTER_ADDR and MASTER_PORT.
+// Does nothing if the user gives the number of machines, or if PET_NNODES is not set. Throws
+// UsageError, naming the variable, if one is wrong or missing.
+void TakeMachineVariables(LaunchFlags& flags, const GetVariable& get = OwnVariable);
+
 // Return the precision, and whether the job computes on the CPU. The flags override the file.
 std::string PrecisionOf(const LaunchFlags& flags, const LaunchConfig& config);  // "": neither says
 bool IsOnCpu(const LaunchFlags& flags, const LaunchConfig& config);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "lathe/core/base/error.h"
 
 namespace lathe {
@@ -45,6 +47,69 @@ LaunchConfig MultiGpu(int64_t num_processes, const std::string& gpu_ids = "all")
   config.num_processes = num_processes;
   config.gpu_ids = gpu_ids;
   return config;
+}
+
+// These variables are those of the second pod of a PyTorchJob with nprocPerNode "2".
+TEST(LaunchFlags, MachinesOfAPyTorchJob) {
+  std::map<std::string, std::string> variables = {{"PET_NNODES", "3"},
+                                                  {"PET_NODE_RANK", "1"},
+                                                  {"PET_NPROC_PER_NODE", "2"},
+                                                  {"PET_MASTER_ADDR", "tune-master-0"},
+                                                  {"PET_MASTER_PORT", "23456"}};
+  const auto made = [&](const std::vector<std::string>& args) {
+    LaunchFlags flags = Parsed(args);
+    TakeMachineVariables(flags, [&](const char* name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    });
+    return Made(flags, std::nullopt, 0);
+  };
+  LaunchOptions options = made({});
+  EXPECT_EQ(options.num_machines, 3);
+  EXPECT_EQ(options.machine_rank, 1);
+  EXPECT_EQ(options.num_processes, 6);
+  EXPECT_EQ(options.main_process_ip, "tune-master-0");
+  EXPECT_EQ(options.main_process_port, 23456);
+  options = made({"--num_processes", "12", "--main_process_port", "7"});
+  EXPECT_EQ(options.num_machines, 3);
+  EXPECT_EQ(options.num_processes, 12);
+  EXPECT_EQ(options.main_process_port, 7);
+  options = made({"--num_machines", "1", "--num_processes", "2"});
+  EXPECT_EQ(options.num_machines, 1);
+  EXPECT_EQ(options.machine_rank, 0);
+  variables["PET_NPROC_PER_NODE"] = "auto";
+  variables.erase("PET_MASTER_ADDR");
+  variables["MASTER_ADDR"] = "10.0.0.1";
+  options = made({});
+  EXPECT_EQ(options.num_processes, 3);
+  EXPECT_EQ(options.main_process_ip, "10.0.0.1");
+
+  const auto refusal = [&](const char* name, const char* value) {
+    const auto before = variables;
+    if (value == nullptr) {
+      variables.erase(name);
+    } else {
+      variables[name] = value;
+    }
+    std::string message = "(none)";
+    try {
+      made({});
+    } catch (const Error& e) {
+      EXPECT_NE(e.hint(), "");
+      message = e.message();
+    }
+    variables = before;
+    return message;
+  };
+  EXPECT_EQ(refusal("PET_NNODES", "1:4"),
+            "PET_NNODES must be a whole number from 1 to 1048576 but is \"1:4\"");
+  EXPECT_EQ(refusal("PET_NODE_RANK", "3"),
+            "PET_NODE_RANK must be a whole number from 0 to 2 but is \"3\"");
+  EXPECT_EQ(refusal("PET_NODE_RANK", nullptr), "PET_NNODES is 3 but PET_NODE_RANK is not set");
+  EXPECT_EQ(refusal("PET_NPROC_PER_NODE", "two"),
+            "PET_NPROC_PER_NODE must be a whole number from 1 to 349525 but is \"two\"");
+  EXPECT_EQ(refusal("MASTER_ADDR", nullptr),
+            "--main_process_ip is missing, but a job on 3 machines needs it");
 }
 
 TEST(LaunchFlags, AProcessForEachGpuOrOneThatUsesAllCores) {

@@ -183,6 +183,7 @@ int RunTest(const std::vector<std::string>& args) {
     std::cout << help_text;
     return 0;
   }
+  TakeMachineVariables(flags);
   return TestLaunching(flags);
 }
 
