@@ -1,5 +1,5 @@
 // The device's elementwise functions, with and without broadcasting, for the list in
-// core/elementwise_functions.h.
+// core/kernels/elementwise_functions.h.
 #include <limits>
 
 #include "lathe/core/base/round_up.h"
@@ -8,7 +8,7 @@
 #include "lathe/core/cuda/numeric.h"
 #include "lathe/core/cuda/pack.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/elementwise_functions.h"
+#include "lathe/core/kernels/elementwise_functions.h"
 #include "lathe/core/kernels/elementwise_kernels.h"
 #include "lathe/core/kernels/walk_dims.h"
 

@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-// The functions F are those of core/elementwise_functions.h. Elements are f32, bf16 or f16.
+// The functions F are those of core/kernels/elementwise_functions.h. Elements are f32, bf16 or f16.
 //
 // y_i = f(x_i)
 template <typename F>

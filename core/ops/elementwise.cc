@@ -9,7 +9,7 @@
 #include "lathe/core/broadcast.h"
 #include "lathe/core/cpu/elementwise/elementwise.h"
 #include "lathe/core/device_kernels.h"
-#include "lathe/core/elementwise_functions.h"
+#include "lathe/core/kernels/elementwise_functions.h"
 #include "lathe/core/kernels/elementwise_kernels.h"
 #include "lathe/core/ops/dispatch.h"
 

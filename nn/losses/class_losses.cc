@@ -108,12 +108,12 @@ Tensor LossOnDevice(const Tensor& x, const Tensor& target, const ClassOptions& o
   const Tensor weights = options.weight.defined() ? options.weight.To(device).To(x.dtype())
                                                   : Tensor::Full({classes}, 1, x.dtype(), device);
   const Tensor of_rows = MaskedFill(IndexSelect(weights, 0, labels), ignored, 0);
-  const Tensor picked = ReshapeOp(Gather(x, 1, Unsqueeze(labels, 1)), {rows});
+  const Tensor picked = Reshape(Gather(x, 1, Unsqueeze(labels, 1)), {rows});
   Tensor losses = Scale(Mul(picked, of_rows), -1);
   if (const double e = options.label_smoothing; e > 0) {
-    const Tensor sums = SumLast(Mul(x, ReshapeOp(weights, {1, classes})));
-    losses = Add(Scale(losses, 1 - e),
-                 Scale(ReshapeOp(sums, {rows}), -e / static_cast<double>(classes)));
+    const Tensor sums = SumLast(Mul(x, Reshape(weights, {1, classes})));
+    losses =
+        Add(Scale(losses, 1 - e), Scale(Reshape(sums, {rows}), -e / static_cast<double>(classes)));
   }
   losses = MaskedFill(losses, ignored, 0);
   if (options.reduction == Reduction::kNone) return losses;

@@ -51,7 +51,7 @@ std::function<void()> WithBackward(const Tensor& x, std::function<Tensor(const T
   return [=] {
     // The gradient is not of a leaf, so that none is added up.
     const Tensor leaf = Leaf(x);
-    Backward(f(ReshapeOp(leaf, leaf.shape())), dy);
+    Backward(f(Reshape(leaf, leaf.shape())), dy);
   };
 }
 

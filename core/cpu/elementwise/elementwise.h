@@ -1,11 +1,12 @@
-// The functions of core/elementwise_functions.h over arrays of float32 or float64, on one thread.
+// The functions of core/kernels/elementwise_functions.h over arrays of float32 or float64, on one
+// thread.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "lathe/core/base/isa.h"
-#include "lathe/core/elementwise_functions.h"
+#include "lathe/core/kernels/elementwise_functions.h"
 
 namespace lathe::cpu {
 
