@@ -108,10 +108,11 @@ std::vector<Half> Halves(Transposes transposes, int64_t M, int64_t N, int64_t K)
 
 // Work on this many elements takes about as long as waking a second thread.
 constexpr int64_t kFewElements = 16384;
-// Sums of more products may be divided among threads. They would be added in another order.
-constexpr int64_t kShortSum = 1024;
+// Longer sums of products keep the threads, among which oneDNN may divide them. So results of
+// classification heads keep their bits.
+constexpr int64_t kShortSum = 256;
 
-// While one exists, oneDNN has one thread if the condition holds.
+// While one exists, this thread starts no others if the condition holds.
 class OneThreadIf {
  public:
   explicit OneThreadIf(bool condition) : before_(condition ? omp_get_max_threads() : 1) {
@@ -310,6 +311,7 @@ void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a
   if (const auto multiply = cpu::Kernels<cpu::PackedProductKernels>().f32) {
     return multiply(PackedOf(transposes, M, N, K, a, lda, b, ldb, beta, c, ldc, bias));
   }
+  const OneThreadIf one_thread(M * N * K <= kFewElements && K <= kShortSum);
   // Products of x W^T add the bias while the results are in registers. They must be prepared for
   // each shape, but that generates little code. If N <= K, several threads hinder each other in
   // sgemm and in the inner product, which are then up to a third slower.
@@ -337,10 +339,7 @@ void Gemm(Transposes transposes, int64_t M, int64_t N, int64_t K, const float* a
           " for M, N, K = ", part.M, ", ", part.N, ", ", K);
   };
   const std::vector<Half> halves = Halves(transposes, M, N, K);
-  if (halves.empty()) {
-    const OneThreadIf one_thread(M * N * K <= kFewElements && K <= kShortSum);
-    return multiply({0, 0, M, N});
-  }
+  if (halves.empty()) return multiply({0, 0, M, N});
   OnTwoThreads([&](int i) { multiply(halves[static_cast<size_t>(i)]); });
 }
 
