@@ -1,6 +1,7 @@
 // Tests that the other ranks notice one that ends while all connect.
 #include "lathe/distributed/groups/gloo_connect.h"
 
+#include <gloo/transport/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "lathe/distributed/job/join_process_group.h"
+#include "lathe/distributed/liveness/peer_watch.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {
@@ -17,38 +19,37 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Runs a rank that joins, publishes its address for Gloo and kills itself before it is connected.
+// Runs a rank that joins, publishes where it listens, and kills itself before it is connected.
 void EndWhileConnecting(const ProcessEnvironment& env) {
-  struct FatalStore : gloo::rendezvous::Store {
-    explicit FatalStore(lathe::Store& own) : store(own) {}
-    void set(const std::string& key, const std::vector<char>& data) override {
-      store.Set("gloo/" + key, {data.data(), data.size()});
-    }
-    std::vector<char> get(const std::string& key) override {  // called for host names
-      const std::string value = store.Get("gloo/" + key, seconds(20)).value();
-      return {value.begin(), value.end()};
-    }
-    // Gloo calls it to wait for others' addresses, after it has published its own.
-    void wait(const std::vector<std::string>&) override { raise(SIGKILL); }
-    void wait(const std::vector<std::string>&, const milliseconds&) override { raise(SIGKILL); }
-    lathe::Store& store;
-  };
   const std::string rank = std::to_string(env.rank);
-  Store store(env.master_addr, env.master_port, "lathe 1 " + env.job, seconds(20), "rank " + rank);
-  store.Set("joined/" + rank, std::to_string(env.world_size));
-  store.Get("verdict", seconds(20));
-  gloo::transport::tcp::attr attributes;
-  attributes.hostname = "127.0.0.1";
-  FatalStore fatal(store);
-  auto device = gloo::transport::tcp::CreateDevice(attributes);
-  gloo::rendezvous::Context(env.rank, env.world_size).connectFullMesh(fatal, device);
+  const auto store = std::make_shared<Store>(env.master_addr, env.master_port, "lathe 1 " + env.job,
+                                             seconds(20), "rank " + rank);
+  store->Set("joined/" + rank, std::to_string(env.world_size));
+  store->Get("verdict", seconds(20));
+  PeerWatch watch(env.rank, env.world_size, nullptr, store);
+  watch.Run("connecting", [&] {
+    const Introduction mine = {};
+    watch.Exchange(Introduction::kKey, {reinterpret_cast<const char*>(&mine), sizeof mine},
+                   seconds(20));
+    watch.Exchange(Introduction::kMet, "1", seconds(20));
+    gloo::transport::tcp::attr attributes;
+    attributes.hostname = "127.0.0.1";
+    const auto device = gloo::transport::tcp::CreateDevice(attributes);
+    const auto transport = device->createContext(env.rank, env.world_size);
+    for (int other = 0; other < env.world_size; ++other) {
+      if (other == env.rank) continue;
+      const auto address = transport->createPair(other)->address().bytes();
+      store->Set(GlooAddressKey("0", env.rank, other), {address.data(), address.size()});
+    }
+    raise(SIGKILL);
+  });
 }
 
 TEST(Faults, ARankThatEndsWhileAllConnectIsNamedAtOnce) {
   for (const int victim : {1, 2}) {
     const auto results = RunRanks(3, [victim](const ProcessEnvironment& env) {
       if (env.rank == victim) EndWhileConnecting(env);
-      JoinProcessGroup(env, {.timeout = seconds(30)});
+      JoinProcessGroup(PlacedOn(env, /*one_machine=*/false), {.timeout = seconds(30)});
       return std::string();
     });
     EXPECT_EQ(results[victim].exit_code, 128 + SIGKILL);

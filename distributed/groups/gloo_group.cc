@@ -1,22 +1,25 @@
 #include "lathe/distributed/groups/gloo_group.h"
 
-#include <gloo/common/error.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/transport/unbound_buffer.h>
+#include <absl/cleanup/cleanup.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <set>
-#include <stdexcept>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/philox.h"
+#include "lathe/distributed/groups/call_signature.h"
+#include "lathe/distributed/groups/channel.h"
 #include "lathe/distributed/groups/gloo_connect.h"
-#include "lathe/distributed/groups/shared_memory_collectives.h"
+#include "lathe/distributed/groups/local_ranks.h"
+#include "lathe/distributed/groups/machine_layout.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 
 namespace lathe {
@@ -37,66 +40,51 @@ void Reduce(void* out, const void* a, const void* b, size_t n) {
   }
 }
 
-// The transfers that are under way. Gloo's TCP has a gap: a send that finds its connection broken,
-// because the peer has just ended, may wait until the timeout. All ranks that wait for this one
-// then wait as long. So another thread breaks the waits off once a rank is known to be lost.
-class ActiveTransfers {
- public:
-  using Buffer = gloo::transport::UnboundBuffer;
-  void Add(Buffer* buffer) {
-    const std::lock_guard lock(mutex_);
-    buffers_.insert(buffer);
-    if (broken_off_) Abort(buffer);
-  }
-  void Remove(Buffer* buffer) {
-    const std::lock_guard lock(mutex_);
-    buffers_.erase(buffer);
-  }
-  void BreakOff() {
-    const std::lock_guard lock(mutex_);
-    broken_off_ = true;
-    for (Buffer* buffer : buffers_) Abort(buffer);
-  }
+template <typename T>
+std::string BytesOf(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
 
- private:
-  static void Abort(Buffer* buffer) {
-    buffer->abortWaitSend();
-    buffer->abortWaitRecv();
-  }
-  std::mutex mutex_;
-  std::set<Buffer*> buffers_;
-  bool broken_off_ = false;
-};
+// Elements of a flat buffer that travel as one message.
+template <typename T>
+struct StripePieces {
+  std::vector<ElementRange> ranges;
+  size_t num_elements = 0;
 
-// A message on its way from one rank to another. Without bytes there is no message.
-class Transfer {
- public:
-  Transfer() = default;
-  Transfer(std::unique_ptr<ActiveTransfers::Buffer> buffer,
-           std::shared_ptr<ActiveTransfers> transfers, bool is_send)
-      : transfers_(std::move(transfers)), buffer_(std::move(buffer)), is_send_(is_send) {
-    transfers_->Add(buffer_.get());
+  StripePieces(const std::vector<ElementRange>& all, const std::vector<ElementRange>& changed,
+               int rank, int num_ranks) {
+    for (const ElementRange& range : all) {
+      for (const ElementRange& piece :
+           Intersection(StripeOfRank(range, rank, num_ranks), changed)) {
+        ranges.push_back(piece);
+        num_elements += static_cast<size_t>(piece.size());
+      }
+    }
   }
-  Transfer(Transfer&&) = default;
-  ~Transfer() {
-    if (buffer_ != nullptr) transfers_->Remove(buffer_.get());
+  std::span<std::byte> InPlace(T* data) const {
+    return std::as_writable_bytes(std::span(data + ranges.front().begin, num_elements));
   }
-  void Wait(Milliseconds timeout) const {
-    if (buffer_ == nullptr) return;
-    const bool done = is_send_ ? buffer_->waitSend(timeout) : buffer_->waitRecv(timeout);
-    if (!done) throw gloo::IoException("broken off");
+  bool IsOnePiece() const { return ranges.size() == 1; }
+  void Pack(const T* data, std::byte* to) const {
+    for (const ElementRange& piece : ranges) {
+      const size_t bytes = static_cast<size_t>(piece.size()) * sizeof(T);
+      std::memcpy(to, data + piece.begin, bytes);
+      to += bytes;
+    }
   }
-
- private:
-  std::shared_ptr<ActiveTransfers> transfers_;
-  std::unique_ptr<ActiveTransfers::Buffer> buffer_;
-  bool is_send_ = false;
+  void Unpack(const std::byte* from, T* data) const {
+    for (const ElementRange& piece : ranges) {
+      const size_t bytes = static_cast<size_t>(piece.size()) * sizeof(T);
+      std::memcpy(data + piece.begin, from, bytes);
+      from += bytes;
+    }
+  }
 };
 
 class GlooGroup : public ProcessGroup {
  public:
   GlooGroup(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
-            std::shared_ptr<Store> life, Milliseconds timeout, bool one_machine)
+            std::shared_ptr<Store> life, Milliseconds timeout, int local_rank, int local_world_size)
       : ProcessGroup(rank, size),
         timeout_(timeout),
         watch_(rank, size, std::move(server), std::move(store)) {
@@ -104,19 +92,11 @@ class GlooGroup : public ProcessGroup {
     signal(SIGPIPE, SIG_IGN);  // a lost rank is reported by the call that needed it
     watch_.Run("connecting", [&] {
       life->SetPatience(timeout);
-      const std::string host = watch_.store().local_host();  // needs all ranks to have joined
-      context_ =
-          ConnectGloo(rank, size, host, life, timeout, [this] { watch_.CheckForProblems(); });
+      MeetLocalRanks(local_rank, local_world_size);
+      ConnectMachines(life);
     });
     watch_.StartHeartbeat(std::move(life), timeout,
                           [transfers = transfers_] { transfers->BreakOff(); });
-    // Each rank tells what it knows: not all launchers say how many processes a machine has.
-    const std::byte here{one_machine};
-    std::vector<std::byte> all(static_cast<size_t>(size));
-    AllGather(std::span(&here, 1), all);
-    if (std::ranges::count(all, std::byte{0}) > 0) return;
-    local_ = SharedMemoryCollectives::Connect(
-        rank, size, [this](auto mine, auto theirs) { AllGather(mine, theirs); });
   }
 
   void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf(data, op); }
@@ -127,62 +107,46 @@ class GlooGroup : public ProcessGroup {
   void ReduceScatter(std::span<float> data) override { ReduceScatterOf(data); }
   void ReduceScatter(std::span<BFloat16> data) override { ReduceScatterOf(data); }
 
-  bool reads_memory() const override { return local_ != nullptr; }
+  bool reads_memory() const override { return layout_->num_machines() == 1; }
 
   void ShareMemory(Storage& storage) override {
-    if (local_ == nullptr) return;
-    watch_.Run("share_memory", [&] { local_->Share(storage, OnWait()); });
+    if (!reads_memory()) return;
+    Run("share_memory", {.call = Call::kShareMemory}, {}, LocalRanks::DataSize::kSmall,
+        [&] { local_->Share(storage, on_wait_); });
   }
 
   std::shared_ptr<const void> ExposeMemory(const std::shared_ptr<Storage>& storage,
                                            int64_t bytes) override {
     std::shared_ptr<const void> exposed;
-    if (local_ == nullptr) return exposed;
-    watch_.Run("show_memory", [&] { exposed = local_->Expose(storage, bytes, OnWait()); });
+    Run("show_memory", {.call = Call::kExposeMemory}, {}, LocalRanks::DataSize::kSmall, [&] {
+      if (local_->size() > 1) exposed = local_->Expose(storage, bytes, on_wait_);
+    });
     return exposed;
   }
 
   void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& ranges,
                         const std::vector<ElementRange>& changed) override {
-    watch_.Run("all_gather", [&] {
-      if (local_ != nullptr) {
-        return local_->AllGather(data.data(), ranges, changed, sizeof(float), OnWait());
-      }
-      Begin(Call::kGatherStripes, data.size_bytes());
-      for (const ElementRange& range : ranges) GatherStripes(data, range);
-    });
+    Run("all_gather", {.call = Call::kAllGatherStripes, .dtype = static_cast<int32_t>(DType::kF32)},
+        std::as_bytes(data), LocalRanks::DataSize::kLarge,
+        [&] { GatherStripes(data.data(), ranges, changed, /*parallel=*/true); });
   }
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     CheckGatherSizes(mine, all);
     if (mine.empty()) return;
-    watch_.Run("all_gather", [&] {
-      if (local_ != nullptr) return local_->Gather(mine, all, OnWait());
-      Begin(Call::kGather, mine.size());
-      Gather(mine, all);
-    });
+    Run("all_gather", {.call = Call::kAllGather}, mine, LocalRanks::DataSizeOf(mine.size()),
+        [&] { Gather(mine, all); });
   }
 
   void Broadcast(std::span<std::byte> data, int root) override {
     CheckRoot(root);
     if (data.empty()) return;
-    watch_.Run("broadcast", [&] {
-      Begin(Call::kBroadcast,
-            data.size() * static_cast<size_t>(size()) + static_cast<size_t>(root));
-      if (rank() != root) return Receive(data, root).Wait(timeout_);
-      std::vector<Transfer> transfers;
-      for (const int other : Others()) transfers.push_back(Send(data, other));
-      for (const Transfer& transfer : transfers) transfer.Wait(timeout_);
-    });
+    Run("broadcast", {.call = Call::kBroadcast, .root = root}, data,
+        LocalRanks::DataSizeOf(data.size()), [&] { BroadcastFrom(root, data); });
   }
 
   void Barrier() override {
-    watch_.Run("barrier", [&] {
-      const std::byte here{1};
-      std::vector<std::byte> all(static_cast<size_t>(size()));
-      if (local_ != nullptr) return local_->Gather(std::span(&here, 1), all, OnWait());
-      Begin(Call::kBarrier, 0);
-    });
+    Run("barrier", {.call = Call::kBarrier}, {}, LocalRanks::DataSize::kSmall, [] {});
   }
 
   void CheckPeers() override { watch_.CheckPeers(); }
@@ -201,154 +165,300 @@ class GlooGroup : public ProcessGroup {
   }
 
  private:
-  static constexpr uint64_t kSlot = uint64_t{0x7f} << 56;  // Gloo's own slots are below
+  // --- joining ---
 
-  Transfer Send(std::span<const std::byte> bytes, int to) {
-    if (bytes.empty()) return {};
-    // The bytes of a send are only read.
-    auto buffer = context_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size());
-    buffer->send(to, kSlot);
-    return {std::move(buffer), transfers_, true};
-  }
-  Transfer Receive(std::span<std::byte> bytes, int from) {
-    if (bytes.empty()) return {};
-    auto buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
-    buffer->recv(from, kSlot);
-    return {std::move(buffer), transfers_, false};
-  }
-
-  // --- over TCP; called inside Run ---
-
-  enum class Call : uint8_t {
-    kGather,
-    kGatherStripes,
-    kBroadcast,
-    kBarrier,
-    kAllReduce,
-    kReduceScatter
-  };
-
-  // Throws unless all ranks are in the same call, with the same number of bytes. A message longer
-  // than the receiver expects would make Gloo end the process, on one of its own threads.
-  void Begin(Call call, size_t bytes) {
-    const uint64_t mine = static_cast<uint64_t>(call) << 56 | bytes;
-    std::vector<uint64_t> all(static_cast<size_t>(size()));
-    Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    if (std::ranges::count(all, mine) != size()) throw CallsDiffer();
-  }
-
-  // all = every rank's `mine`. Every rank sends to every other one at once.
-  void Gather(std::span<const std::byte> mine, std::span<std::byte> all) {
-    std::vector<Transfer> transfers;
-    for (int other = 0; other < size(); ++other) {
-      const std::span<std::byte> theirs =
-          all.subspan(mine.size() * static_cast<size_t>(other), mine.size());
-      if (other == rank()) {
-        std::copy(mine.begin(), mine.end(), theirs.begin());
-      } else {
-        transfers.push_back(Send(mine, other));
-        transfers.push_back(Receive(theirs, other));
-      }
+  // Finds the ranks of this machine that read each other's memory.
+  void MeetLocalRanks(int local_rank, int local_world_size) {
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    LocalRanks::Newcomer newcomer(local_rank == 0 ? local_world_size : 0);
+    const Introduction mine = {{HashName(host), local_rank, local_world_size}, newcomer.hello()};
+    std::vector<Introduction> all;
+    for (const std::string& theirs : watch_.Exchange(Introduction::kKey, BytesOf(mine), timeout_)) {
+      if (theirs.size() != sizeof mine) throw CallsDiffer();
+      std::memcpy(&all.emplace_back(), theirs.data(), sizeof mine);
     }
-    for (const Transfer& transfer : transfers) transfer.Wait(timeout_);
+    std::vector<RankPlacement> placements;
+    for (const Introduction& each : all) placements.push_back(each.placement);
+    layout_.emplace(placements);
+    std::vector<LocalRanks::Hello> hellos;
+    for (const int other : layout_->RanksOf(layout_->MachineOf(rank())))
+      hellos.push_back(all[static_cast<size_t>(other)].hello);
+    const bool is_alone = hellos.size() == 1;
+    if (!is_alone) local_ = newcomer.Meet(hellos, layout_->PlaceOf(rank()));
+    // Each rank tells whether it can read the others' memory. All ranks of a machine must.
+    const std::vector<std::string> met =
+        watch_.Exchange(Introduction::kMet, is_alone || local_ != nullptr ? "1" : "0", timeout_);
+    layout_->SplitUnless([&](const std::vector<int>& ranks) {
+      return std::ranges::all_of(ranks,
+                                 [&](int each) { return met[static_cast<size_t>(each)] == "1"; });
+    });
+    if (layout_->RanksOf(layout_->MachineOf(rank())).size() > 1) return;
+    LocalRanks::Newcomer alone(1);
+    local_ = alone.Meet({alone.hello()}, 0);
+    if (local_ == nullptr) throw OwnFault("there is no memory to share with other processes");
   }
 
-  template <typename T>
-  void GatherStripes(std::span<T> data, ElementRange range) {
-    std::vector<Transfer> transfers;
-    for (const int other : Others()) {
-      transfers.push_back(Send(PartOf(data, StripeOfRank(range, rank(), size())), other));
-      transfers.push_back(Receive(PartOf(data, StripeOfRank(range, other, size())), other));
+  void ConnectMachines(const std::shared_ptr<Store>& life) {
+    const int machine = layout_->MachineOf(rank()), num_machines = layout_->num_machines();
+    std::vector<GlooMembership> memberships;
+    for (int channel = 0; channel < layout_->num_channels(); ++channel) {
+      if (layout_->CarrierOf(channel, machine) != local_->place()) continue;
+      carried_.push_back(channel);
+      memberships.push_back({std::to_string(channel), machine, num_machines});
     }
-    for (const Transfer& transfer : transfers) transfer.Wait(timeout_);
-  }
-
-  // Sets this rank's stripe to all ranks' values combined: its own first, then the others' in
-  // ascending order of ranks.
-  template <typename T>
-  void CombineOwn(std::span<T> data, SharedMemoryCollectives::Combine combine) {
-    const ElementRange all = {0, std::ssize(data)}, own = StripeOfRank(all, rank(), size());
-    std::vector<Transfer> sent;
-    for (const int other : Others())
-      sent.push_back(Send(PartOf(data, StripeOfRank(all, other, size())), other));
-    std::vector<T> theirs(static_cast<size_t>(own.size()));
-    T* const result = data.data() + own.begin;
-    for (const int other : Others()) {
-      Receive(std::as_writable_bytes(std::span(theirs)), other).Wait(timeout_);
-      combine(result, result, theirs.data(), theirs.size());
+    if (num_machines == 1) {
+      channels_.emplace_back(nullptr);
+      return;
     }
-    for (const Transfer& transfer : sent) transfer.Wait(timeout_);
+    // The store knows this rank's address once all ranks have joined.
+    for (auto& context : ConnectGloo(memberships, watch_.store().local_host(), life, timeout_,
+                                     transfers_, [this] { watch_.CheckForProblems(); }))
+      channels_.emplace_back(std::move(context));
   }
 
-  template <typename T>
-  static std::span<std::byte> PartOf(std::span<T> data, ElementRange range) {
-    return std::as_writable_bytes(
-        data.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size())));
-  }
+  // --- calls ---
 
-  // Returns the other ranks, in ascending order.
-  std::vector<int> Others() const {
-    std::vector<int> others;
-    for (int other = 0; other < size(); ++other)
-      if (other != rank()) others.push_back(other);
-    return others;
-  }
-
-  template <typename T>
-  void ReduceScatterOf(std::span<T> data) {
-    if (data.empty()) return;
-    watch_.Run("reduce_scatter", [&] {
-      const auto add = Reduce<T, ReduceOp::kSum>;
-      if (local_ != nullptr) {
-        return local_->ReduceScatter(data.data(), data.size(), sizeof(T), add, OnWait());
-      }
-      Begin(Call::kReduceScatter, data.size_bytes());
-      CombineOwn(data, add);
+  // Makes a call. First all ranks compare what they call and publish their data to the other ranks
+  // of their machine. Then they call `body`.
+  template <typename Body>
+  void Run(const char* what, CallSignature signature, std::span<const std::byte> data,
+           LocalRanks::DataSize data_size, const Body& body) {
+    watch_.Run(what, [&] {
+      deadline_.emplace(timeout_);
+      signature.bytes = data.size();
+      signature.sequence = num_calls_++;
+      Differences differences =
+          local_->Publish(signature, data.data(), data.size(), data_size, on_wait_);
+      for (const Channel& channel : channels_)
+        differences = channel.Agree(signature, differences, *deadline_);
+      if (differences != 0) throw SignaturesDiffer(differences);
+      body();
     });
   }
 
   template <typename T>
   void AllReduceOf(std::span<T> data, ReduceOp op) {
     if (data.empty()) return;
-    watch_.Run("all_reduce", [&] {
-      const auto reduce = op == ReduceOp::kSum   ? Reduce<T, ReduceOp::kSum>
-                          : op == ReduceOp::kMax ? Reduce<T, ReduceOp::kMax>
-                                                 : Reduce<T, ReduceOp::kMin>;
-      if (local_ != nullptr) {
-        return local_->AllReduce(data.data(), data.size(), sizeof(T), reduce, OnWait());
-      }
-      Begin(Call::kAllReduce, data.size_bytes());
-      CombineOwn(data, reduce);
-      GatherStripes(data, {0, std::ssize(data)});
+    const auto combine = op == ReduceOp::kSum   ? Reduce<T, ReduceOp::kSum>
+                         : op == ReduceOp::kMax ? Reduce<T, ReduceOp::kMax>
+                                                : Reduce<T, ReduceOp::kMin>;
+    const CallSignature signature = {.call = Call::kAllReduce,
+                                     .dtype = static_cast<int32_t>(DTypeOf<T>::value),
+                                     .op = static_cast<int32_t>(op)};
+    const LocalRanks::DataSize size = LocalRanks::DataSizeOf(data.size_bytes());
+    Run("all_reduce", signature, std::as_bytes(data), size, [&] {
+      if (size == LocalRanks::DataSize::kSmall) return ReduceSmall(data, combine);
+      const ElementRange all = {0, std::ssize(data)};
+      ReduceStripes(data, combine);
+      GatherStripes(data.data(), {all}, {all}, /*parallel=*/false);
     });
   }
 
-  // Returns a callback that throws if a rank is lost or the time is up. A call that works in local
-  // memory calls it while it waits for others.
-  std::function<void()> OnWait() {
-    return [this, deadline = std::chrono::steady_clock::now() + timeout_] {
-      // Rank 0 serves the store and may be the one that hangs, so the store gets only the time that
-      // is left.
-      const auto left =
-          std::chrono::duration_cast<Milliseconds>(deadline - std::chrono::steady_clock::now());
-      if (left <= Milliseconds(0)) throw gloo::IoException("no answer");
-      // It gets at least half a second, as a busy machine may be slow to answer.
-      watch_.SetPatience(std::max(left, Milliseconds(500)));
-      try {
-        watch_.CheckAllLive();
-      } catch (...) {
-        watch_.SetPatience(timeout_);
-        throw;
+  template <typename T>
+  void ReduceScatterOf(std::span<T> data) {
+    if (data.empty()) return;
+    const auto add = Reduce<T, ReduceOp::kSum>;
+    const CallSignature signature = {.call = Call::kReduceScatter,
+                                     .dtype = static_cast<int32_t>(DTypeOf<T>::value)};
+    const LocalRanks::DataSize size = LocalRanks::DataSizeOf(data.size_bytes());
+    Run("reduce_scatter", signature, std::as_bytes(data), size, [&] {
+      if (size == LocalRanks::DataSize::kSmall) return ReduceSmall(data, add);
+      ReduceStripes(data, add);
+    });
+  }
+
+  // data = the reduction over all ranks. Each rank adds up the values of its machine, and all
+  // channels then do the same work.
+  template <typename T>
+  void ReduceSmall(std::span<T> data, LocalRanks::Combiner combine) {
+    local_->CombineSmall(data.size(), sizeof(T), combine);
+    const std::vector<T> machine(data.begin(), data.end());
+    for (const Channel& channel : channels_) {
+      std::ranges::copy(machine, data.begin());
+      channel.AllReduce(data, combine, *deadline_);
+    }
+  }
+
+  // This rank's stripe = the reduction over all ranks. A stripe travels through the channel of its
+  // owner's place. The channel's carriers first reduce the values of their machines. The owner then
+  // adds those of the other machines, from the one before its own backward.
+  template <typename T>
+  void ReduceStripes(std::span<T> data, LocalRanks::Combiner combine) {
+    for (size_t i = 0; i < channels_.size(); ++i) {
+      const Channel& channel = channels_[i];
+      const auto stripe_of = [&](int machine) {
+        const int owner = layout_->RankAt(machine, carried_[i]);
+        return owner < 0 ? ElementRange{} : StripeOfRank({0, std::ssize(data)}, owner, size());
+      };
+      const auto reduce_of_machine = [&](ElementRange stripe) {
+        local_->Combine(stripe, sizeof(T), combine);
+        return data.subspan(static_cast<size_t>(stripe.begin), static_cast<size_t>(stripe.size()));
+      };
+      const ElementRange own = stripe_of(channel.member());
+      std::optional<std::span<T>> result;
+      const auto reduce_own = [&] {
+        if (!result) result = reduce_of_machine(own);
+      };
+      std::array<std::vector<T>, Channel::kReceivesAhead> staging;
+      size_t posted = 0;
+      channel.Run({.outgoing = [&](int member) -> std::span<const std::byte> {
+                     return std::as_bytes(reduce_of_machine(stripe_of(member)));
+                   },
+                   .incoming =
+                       [&](int) {
+                         std::vector<T>& theirs = staging[posted++ % staging.size()];
+                         theirs.resize(static_cast<size_t>(own.size()));
+                         return std::as_writable_bytes(std::span(theirs));
+                       },
+                   .arrived =
+                       [&](int, std::span<std::byte> part) {
+                         reduce_own();  // only now, while the other stripes travel
+                         combine(result->data(), result->data(), part.data(), result->size());
+                       }},
+                  *deadline_);
+      reduce_own();
+    }
+  }
+
+  // Each rank's stripes of `ranges`, where they are in `changed`, travel through the channel of its
+  // place.
+  template <typename T>
+  void GatherStripes(T* data, const std::vector<ElementRange>& ranges,
+                     const std::vector<ElementRange>& changed, bool parallel) {
+    for (size_t i = 0; i < channels_.size() && !reads_memory(); ++i) {
+      std::vector<StripePieces<T>> pieces;  // by machine
+      for (int machine = 0; machine < layout_->num_machines(); ++machine) {
+        const int owner = layout_->RankAt(machine, carried_[i]);
+        pieces.emplace_back(owner < 0 ? std::vector<ElementRange>{} : ranges, changed,
+                            std::max(owner, 0), size());
       }
-      watch_.SetPatience(timeout_);
+      const auto of = [&](int machine) -> const StripePieces<T>& {
+        return pieces[static_cast<size_t>(machine)];
+      };
+      const StripePieces<T>& own = of(channels_[i].member());
+      std::vector<std::byte> packed;
+      if (!own.IsOnePiece()) {
+        packed.resize(own.num_elements * sizeof(T));
+        own.Pack(data, packed.data());
+      }
+      std::array<std::vector<std::byte>, Channel::kReceivesAhead> staging;
+      size_t posted = 0;
+      channels_[i].Run({.outgoing = [&](int) -> std::span<const std::byte> {
+                          return own.IsOnePiece() ? own.InPlace(data) : std::span(packed);
+                        },
+                        .incoming =
+                            [&](int member) {
+                              std::vector<std::byte>& theirs = staging[posted++ % staging.size()];
+                              if (of(member).IsOnePiece()) return of(member).InPlace(data);
+                              theirs.resize(of(member).num_elements * sizeof(T));
+                              return std::span(theirs);
+                            },
+                        .arrived =
+                            [&](int member, std::span<std::byte> part) {
+                              if (!of(member).IsOnePiece()) of(member).Unpack(part.data(), data);
+                            }},
+                       *deadline_);
+    }
+    if (local_->size() == 1) return;
+    std::vector<int> sources;
+    for (int owner = 0; owner < size(); ++owner) sources.push_back(SourceOf(owner));
+    local_->WaitForAll(on_wait_);
+    local_->ReadStripes(sources, ranges, changed, sizeof(T), parallel);
+    local_->WaitForAll(on_wait_);
+  }
+
+  // Returns the place on this machine of the rank that has what comes from rank `owner`.
+  int SourceOf(int owner) const {
+    return layout_->CarrierOf(layout_->PlaceOf(owner), layout_->MachineOf(rank()));
+  }
+
+  void Gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+    const auto part_of = [&](int owner) {
+      return all.subspan(mine.size() * static_cast<size_t>(std::max(owner, 0)),
+                         owner < 0 ? 0 : mine.size());
     };
+    std::ranges::copy(mine, part_of(rank()).begin());
+    for (size_t i = 0; i < channels_.size(); ++i) {
+      const auto part_of_machine = [&](int machine) {
+        return part_of(layout_->RankAt(machine, carried_[i]));
+      };
+      const auto own = part_of_machine(channels_[i].member());
+      channels_[i].Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
+                        .incoming = part_of_machine,
+                        .arrived = [](int, std::span<std::byte>) {}},
+                       *deadline_);
+    }
+    if (local_->size() == 1) return;
+    // On one machine the ranks have published what each of them gives, and otherwise not yet what
+    // they have received.
+    LocalRanks::DataSize data_size = LocalRanks::DataSizeOf(mine.size());
+    if (!reads_memory()) {
+      data_size = LocalRanks::DataSizeOf(all.size());
+      local_->Publish({}, all.data(), all.size(), data_size, on_wait_);
+    }
+    for (int owner = 0; owner < size(); ++owner) {
+      const std::span<std::byte> part = part_of(owner);
+      if (SourceOf(owner) == local_->place()) continue;
+      local_->Read(SourceOf(owner),
+                   reads_memory() ? 0 : static_cast<size_t>(part.data() - all.data()), part.data(),
+                   part.size());
+    }
+    if (data_size == LocalRanks::DataSize::kLarge) local_->WaitForAll(on_wait_);
+  }
+
+  // Small data travels whole through each channel, and large data in as many parts as there are
+  // channels.
+  void BroadcastFrom(int root, std::span<std::byte> data) {
+    const bool is_small = LocalRanks::DataSizeOf(data.size()) == LocalRanks::DataSize::kSmall;
+    const int machine = layout_->MachineOf(rank()), home = layout_->MachineOf(root);
+    const auto part_of = [&](int channel) {
+      const ElementRange all = {0, std::ssize(data)};
+      return is_small ? all : StripeOfRank(all, channel, layout_->num_channels());
+    };
+    const auto bytes_of = [&](ElementRange part) {
+      return data.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size()));
+    };
+    const auto read = [&](int place, ElementRange part) {
+      if (rank() == root) return;
+      local_->Read(place, static_cast<size_t>(part.begin), bytes_of(part).data(),
+                   static_cast<size_t>(part.size()));
+    };
+    for (size_t i = 0; i < channels_.size(); ++i) {
+      const ElementRange part = part_of(carried_[i]);
+      if (machine == home) read(layout_->PlaceOf(root), part);
+      channels_[i].Broadcast(bytes_of(part), home, *deadline_);
+    }
+    if (is_small || local_->size() == 1) return;
+    if (machine != home) local_->WaitForAll(on_wait_);
+    for (int channel = 0; channel < layout_->num_channels(); ++channel) {
+      const int carrier = layout_->CarrierOf(channel, machine);
+      if (carrier == local_->place()) continue;
+      read(machine == home ? layout_->PlaceOf(root) : carrier, part_of(channel));
+    }
+    local_->WaitForAll(on_wait_);
+  }
+
+  // Throws if a rank is lost or the time is up. Ranks of one machine call it while they wait for
+  // each other.
+  void CheckWhileWaiting() {
+    // Rank 0 serves the store and may be the one that hangs, so the store gets only the time that
+    // is left. It gets at least half a second, as a busy machine may be slow to answer.
+    watch_.SetPatience(std::max(deadline_->TimeLeft(), Milliseconds(500)));
+    const absl::Cleanup restore = [this] { watch_.SetPatience(timeout_); };
+    watch_.CheckAllLive();
   }
 
   const Milliseconds timeout_;
-  PeerWatch watch_;  // destroyed after the context
+  PeerWatch watch_;  // destroyed after the connections
   const std::shared_ptr<ActiveTransfers> transfers_ = std::make_shared<ActiveTransfers>();
-  std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::unique_ptr<SharedMemoryCollectives> local_;  // null unless all ranks are on one machine
+  std::optional<MachineLayout> layout_;
+  std::unique_ptr<LocalRanks> local_;
+  std::vector<int> carried_;       // the numbers of this rank's channels, ascending
+  std::vector<Channel> channels_;  // on one machine a single one, without other members
+  uint64_t num_calls_ = 0;
+  std::optional<CallDeadline> deadline_;  // of the call that is being made
+  const LocalRanks::OnWait on_wait_ = [this] { CheckWhileWaiting(); };
 };
 
 }  // namespace
@@ -356,9 +466,9 @@ class GlooGroup : public ProcessGroup {
 std::shared_ptr<ProcessGroup> MakeGlooGroup(int rank, int size, std::shared_ptr<StoreServer> server,
                                             std::shared_ptr<Store> store,
                                             std::shared_ptr<Store> life, Milliseconds timeout,
-                                            bool one_machine) {
+                                            int local_rank, int local_world_size) {
   return std::make_shared<GlooGroup>(rank, size, std::move(server), std::move(store),
-                                     std::move(life), timeout, one_machine);
+                                     std::move(life), timeout, local_rank, local_world_size);
 }
 
 }  // namespace lathe

@@ -1,4 +1,5 @@
-// A process group on Gloo's TCP connections, for tensors in the host's memory.
+// The process group for tensors in the host's memory: shared memory within a machine, and Gloo's
+// TCP connections between machines.
 #pragma once
 
 #include <chrono>
@@ -9,12 +10,17 @@
 
 namespace lathe {
 
-// Connects every rank with every other. `server` is rank 0's and lives as long as the group. `life`
-// is a connection to the store of its own, first for connecting, then for Heartbeat. If all ranks
-// are on one machine and may read each other's memory, they reduce there instead of over TCP.
+// `server` is rank 0's and lives as long as the group. `life` is a connection to the store of its
+// own, first for connecting, then for Heartbeat. `local_rank` and `local_world_size` are what the
+// launcher says of this machine.
+//
+// Ranks of one machine read each other's memory, if they may. Each of them talks over TCP to one
+// rank of each other machine (see machine_layout.h). Reductions begin and end in a machine's
+// memory. So a machine sends as much as a single rank there would send.
 std::shared_ptr<ProcessGroup> MakeGlooGroup(int rank, int size, std::shared_ptr<StoreServer> server,
                                             std::shared_ptr<Store> store,
                                             std::shared_ptr<Store> life,
-                                            std::chrono::milliseconds timeout, bool one_machine);
+                                            std::chrono::milliseconds timeout, int local_rank,
+                                            int local_world_size);
 
 }  // namespace lathe

@@ -256,7 +256,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
   }
   auto life = std::make_shared<Store>(host, port, job, options.timeout);
   return MakeGlooGroup(env.rank, env.world_size, std::move(server), std::move(store),
-                       std::move(life), options.timeout, env.local_world_size == env.world_size);
+                       std::move(life), options.timeout, env.local_rank, env.local_world_size);
 }
 
 }  // namespace lathe

@@ -141,6 +141,16 @@ ProcessEnvironment PlacedOn(ProcessEnvironment env, bool one_machine) {
   return env;
 }
 
+ProcessEnvironment PlacedOn(ProcessEnvironment env, const std::vector<int>& machines) {
+  env.local_rank = env.rank;
+  for (const int ranks : machines) {
+    env.local_world_size = ranks;
+    if (env.local_rank < ranks) break;
+    env.local_rank -= ranks;
+  }
+  return env;
+}
+
 std::vector<RankResult> RunRanks(
     int n, const std::function<std::string(const ProcessEnvironment&)>& body) {
   return RunProcesses(Environments(n, FreePort()), body);

@@ -52,5 +52,7 @@ void ExpectAllWell(const std::vector<RankResult>& results);
 // Places the rank on one machine with all others, or as if on a machine of its own, where ranks
 // can't read each other's memory.
 ProcessEnvironment PlacedOn(ProcessEnvironment env, bool one_machine);
+// Places the ranks, in their order, as if on machines with as many ranks each as `machines` says.
+ProcessEnvironment PlacedOn(ProcessEnvironment env, const std::vector<int>& machines);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-// The part of SharedMemoryCollectives that lets ranks see each other's memory.
+// The part of LocalRanks that lets ranks map each other's memory.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lathe/core/pages.h"
-#include "lathe/distributed/groups/shared_memory_internal.h"
+#include "lathe/distributed/groups/local_ranks_internal.h"
 
 namespace lathe {
 
@@ -24,20 +24,20 @@ char* MapFileOf(pid_t pid, int file, int64_t bytes, bool writes) {
   return pages;
 }
 
-SharedMemoryCollectives::ExposedMemory::~ExposedMemory() {
+LocalRanks::ExposedMemory::~ExposedMemory() {
   for (char* view : views) {
     if (view != nullptr) munmap(view, bytes);
   }
 }
 
-void SharedMemoryCollectives::PublishLocation(Part& part, const char* data, size_t bytes) const {
+void LocalRanks::PublishLocation(Part& part, const char* data, size_t bytes) const {
   part.exposed = 0;
   for (const auto& one : exposed_) {
     const std::shared_ptr<const ExposedMemory> exposed = one.lock();
     const std::shared_ptr<Storage> storage = exposed == nullptr ? nullptr : exposed->storage.lock();
     if (storage == nullptr || storage->sharing() != Storage::Sharing::kOthersRead) continue;
-    // Addresses are subtracted as numbers, since the data may lie anywhere, and `bytes` may be
-    // kNoBytes. An address before the storage's gives an offset that is too large.
+    // Addresses are subtracted as numbers, since the data may lie anywhere. An address before the
+    // storage's gives an offset that is too large.
     const uintptr_t begin =
         reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(storage->data());
     if (begin > exposed->bytes || bytes > exposed->bytes - begin) continue;
@@ -47,21 +47,23 @@ void SharedMemoryCollectives::PublishLocation(Part& part, const char* data, size
 }
 
 // Returns the data that another rank has in this call if that rank exposes it, else null.
-const char* SharedMemoryCollectives::ViewOf(int rank) const {
-  const Part& part = PartOf(rank);
+const char* LocalRanks::ViewOf(int place) const {
+  const Part& part = PartOf(place);
   if (part.exposed == 0) return nullptr;
   for (const auto& one : exposed_) {
     const std::shared_ptr<const ExposedMemory> exposed = one.lock();
     if (exposed != nullptr && exposed->id == part.exposed)
-      return exposed->views[static_cast<size_t>(rank)] + part.begin;
+      return exposed->views[static_cast<size_t>(place)] + part.begin;
   }
   return nullptr;
 }
 
 template <typename T>
-std::vector<T> SharedMemoryCollectives::GatherEach(const T& mine, const OnWait& on_wait) {
+std::vector<T> LocalRanks::GatherEach(const T& mine, const OnWait& on_wait) {
+  Publish({}, &mine, sizeof mine, DataSize::kSmall, on_wait);
   std::vector<T> all(static_cast<size_t>(size_));
-  Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)), on_wait);
+  for (int place = 0; place < size_; ++place)
+    Read(place, 0, &all[static_cast<size_t>(place)], sizeof(T));
   return all;
 }
 
@@ -111,17 +113,17 @@ class MemoryMove {
 
 }  // namespace
 
-void SharedMemoryCollectives::Share(Storage& storage, const OnWait& on_wait) {
+void LocalRanks::Share(Storage& storage, const OnWait& on_wait) {
   MemoryMove move(storage.shareable_bytes());
-  if (rank_ == 0) move.CopyToFile("lathe parameters", storage);
+  if (place_ == 0) move.CopyToFile("lathe parameters", storage);
   const std::vector<Offer> offers = GatherEach(move.offer(), on_wait);
-  if (rank_ != 0) move.MapFile(slots_[0].pid, offers[0]);
+  if (place_ != 0) move.MapFile(slots_[0].pid, offers[0]);
   const std::vector<uint8_t> have = GatherEach(uint8_t{move.has_pages()}, on_wait);
   if (std::ranges::count(have, 0) == 0) move.Into(storage, Storage::Sharing::kOthersReadAndWrite);
 }
 
-std::shared_ptr<const void> SharedMemoryCollectives::Expose(const std::shared_ptr<Storage>& storage,
-                                                            int64_t bytes, const OnWait& on_wait) {
+std::shared_ptr<const void> LocalRanks::Expose(const std::shared_ptr<Storage>& storage,
+                                               int64_t bytes, const OnWait& on_wait) {
   const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   MemoryMove move(std::min(pages, storage->shareable_bytes()));
   move.CopyToFile("lathe gradients", *storage);
@@ -131,13 +133,13 @@ std::shared_ptr<const void> SharedMemoryCollectives::Expose(const std::shared_pt
   exposed->storage = storage;
   exposed->bytes = static_cast<size_t>(move.offer().bytes);
   bool have_all = move.has_pages();
-  for (int rank = 0; rank < size_; ++rank) {
-    const Offer& theirs = offers[static_cast<size_t>(rank)];
+  for (int place = 0; place < size_; ++place) {
+    const Offer& theirs = offers[static_cast<size_t>(place)];
     char* view = nullptr;
-    if (rank != rank_ && have_all && theirs.bytes == move.offer().bytes)
-      view = MapFileOf(slots_[static_cast<size_t>(rank)].pid, theirs.file, theirs.bytes,
+    if (place != place_ && have_all && theirs.bytes == move.offer().bytes)
+      view = MapFileOf(slots_[static_cast<size_t>(place)].pid, theirs.file, theirs.bytes,
                        /*writes=*/false);
-    have_all = have_all && (rank == rank_ || view != nullptr);
+    have_all = have_all && (place == place_ || view != nullptr);
     exposed->views.push_back(view);
   }
   const std::vector<uint8_t> have = GatherEach(uint8_t{have_all}, on_wait);

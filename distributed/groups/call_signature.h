@@ -1,0 +1,56 @@
+// What ranks compare when they begin a call, so that calls that don't match end with an error.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lathe/distributed/liveness/peer_watch.h"
+
+namespace lathe {
+
+enum class Call : int32_t {
+  kAllGather,
+  kAllGatherStripes,
+  kAllReduce,
+  kBarrier,
+  kBroadcast,
+  kExposeMemory,
+  kReduceScatter,
+  kShareMemory,
+};
+
+struct CallSignature {
+  Call call{};
+  int32_t dtype = -1, op = -1, root = -1;  // where the call has them
+  uint64_t bytes = 0;
+  uint64_t sequence = 0;  // the number of this rank's calls before this one
+};
+
+// In what the calls of some ranks differ, as bits; 0 if they are alike.
+using Differences = uint64_t;
+inline Differences Compare(const CallSignature& a, const CallSignature& b) {
+  return Differences{a.call != b.call} | Differences{a.bytes != b.bytes} << 1 |
+         Differences{a.dtype != b.dtype} << 2 | Differences{a.op != b.op} << 3 |
+         Differences{a.root != b.root} << 4 | Differences{a.sequence != b.sequence} << 5;
+}
+
+// The error of calls that have the same name on all ranks.
+class SignaturesDiffer : public CallsDiffer {
+ public:
+  explicit SignaturesDiffer(Differences differences) {
+    constexpr const char* kNames[] = {"kinds of data", "sizes", "dtypes",
+                                      "operations",    "roots", "sequence numbers"};
+    text_ = "the ranks' calls don't match: they give different ";
+    const char* separator = "";
+    for (const char* name : kNames) {
+      if (differences & 1) text_ += std::string(separator) + name, separator = ", ";
+      differences >>= 1;
+    }
+  }
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace lathe

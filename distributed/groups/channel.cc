@@ -1,0 +1,128 @@
+#include "lathe/distributed/groups/channel.h"
+
+#include <gloo/allreduce.h>
+#include <gloo/broadcast.h>
+#include <gloo/common/error.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "lathe/core/base/dtype.h"
+
+namespace lathe {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr uint64_t kSlot = uint64_t{0x7f} << 56;  // Gloo's own slots are below
+
+}  // namespace
+
+Milliseconds CallDeadline::TimeLeft() const {
+  const auto left =
+      std::chrono::duration_cast<Milliseconds>(end_ - std::chrono::steady_clock::now());
+  if (left <= Milliseconds(0)) throw gloo::IoException("no answer");
+  return left;
+}
+
+Channel::Buffer Channel::Send(std::span<const std::byte> bytes, int to) const {
+  if (bytes.empty()) return nullptr;
+  // The bytes of a send are only read.
+  Buffer buffer = context_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size());
+  buffer->send(to, kSlot);
+  return buffer;
+}
+
+Channel::Buffer Channel::Receive(std::span<std::byte> bytes, int from) const {
+  if (bytes.empty()) return nullptr;
+  Buffer buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
+  buffer->recv(from, kSlot);
+  return buffer;
+}
+
+Differences Channel::Agree(const CallSignature& signature, Differences known,
+                           const CallDeadline& deadline) const {
+  struct Word {
+    CallSignature signature;
+    Differences known;
+  };
+  // After the round of distance d, a member knows of the 2 d - 1 members before it. A message
+  // longer than the receiver expects would make Gloo end the process, on one of its own threads. So
+  // nothing else may travel before all agree.
+  std::vector<Word> theirs;
+  for (int distance = 1; distance < size(); distance *= 2) theirs.emplace_back();
+  std::vector<Buffer> received, sent;
+  for (size_t round = 0; round < theirs.size(); ++round) {
+    received.push_back(
+        Receive(std::as_writable_bytes(std::span(&theirs[round], 1)), Neighbour(-(1 << round))));
+  }
+  std::vector<Word> mine(theirs.size());
+  for (size_t round = 0; round < theirs.size(); ++round) {
+    mine[round] = {signature, known};
+    sent.push_back(Send(std::as_bytes(std::span(&mine[round], 1)), Neighbour(1 << round)));
+    received[round]->waitRecv(deadline.TimeLeft());
+    known |= theirs[round].known | Compare(theirs[round].signature, signature);
+  }
+  for (const Buffer& buffer : sent) buffer->waitSend(deadline.TimeLeft());
+  return known;
+}
+
+void Channel::Run(const Exchange& exchange, const CallDeadline& deadline) const {
+  struct Part {
+    int from;
+    std::span<std::byte> bytes;
+    Buffer buffer;
+  };
+  std::deque<Part> parts;
+  int posted = 0;
+  const auto post = [&] {
+    while (posted + 1 < size() && std::ssize(parts) < kReceivesAhead) {
+      const int from = Neighbour(-++posted);
+      const std::span<std::byte> bytes = exchange.incoming(from);
+      parts.push_back({from, bytes, Receive(bytes, from)});
+    }
+  };
+  post();
+  std::vector<Buffer> sent;
+  for (int i = 1; i < size(); ++i) {
+    const int to = Neighbour(i);
+    sent.push_back(Send(exchange.outgoing(to), to));
+  }
+  for (; !parts.empty(); post()) {
+    const Part part = std::move(parts.front());
+    parts.pop_front();
+    if (part.buffer != nullptr) part.buffer->waitRecv(deadline.TimeLeft());
+    exchange.arrived(part.from, part.bytes);
+  }
+  for (const Buffer& buffer : sent) {
+    if (buffer != nullptr) buffer->waitSend(deadline.TimeLeft());
+  }
+}
+
+void Channel::Broadcast(std::span<std::byte> data, int root, const CallDeadline& deadline) const {
+  if (size() == 1 || data.empty()) return;
+  gloo::BroadcastOptions options(context_);
+  options.setOutput(data.data(), data.size());
+  options.setRoot(root);
+  options.setTimeout(deadline.TimeLeft());
+  gloo::broadcast(options);
+}
+
+template <typename T>
+void Channel::AllReduce(std::span<T> data, Combiner combine, const CallDeadline& deadline) const {
+  if (size() == 1) return;
+  gloo::AllreduceOptions options(context_);
+  options.setOutput(data.data(), data.size());
+  options.setReduceFunction(combine);
+  options.setAlgorithm(gloo::AllreduceOptions::Algorithm::BCUBE);
+  options.setTimeout(deadline.TimeLeft());
+  gloo::allreduce(options);
+}
+template void Channel::AllReduce(std::span<float>, Combiner, const CallDeadline&) const;
+template void Channel::AllReduce(std::span<double>, Combiner, const CallDeadline&) const;
+template void Channel::AllReduce(std::span<BFloat16>, Combiner, const CallDeadline&) const;
+template void Channel::AllReduce(std::span<int64_t>, Combiner, const CallDeadline&) const;
+
+}  // namespace lathe

@@ -1,0 +1,77 @@
+// One rank of each machine, connected with each other over TCP. They make one collective at a time,
+// all in the same order.
+//
+// Broadcasts and reductions of small data are Gloo's algorithms. The others exchange each member's
+// part directly. Each member sends to the next one first, and receives from the one before it
+// first, so that no two members send to one at the same time. Four receives are under way at a
+// time.
+#pragma once
+
+#include <gloo/context.h>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lathe/distributed/groups/call_signature.h"
+
+namespace lathe {
+
+// The end of the time that a whole call may take.
+class CallDeadline {
+ public:
+  explicit CallDeadline(std::chrono::milliseconds time)
+      : end_(std::chrono::steady_clock::now() + time) {}
+  // Throws gloo::IoException once there is no time left.
+  std::chrono::milliseconds TimeLeft() const;
+
+ private:
+  std::chrono::steady_clock::time_point end_;
+};
+
+class Channel {
+ public:
+  // `context` is null if there is only one member. Then no call below does anything.
+  explicit Channel(std::shared_ptr<gloo::Context> context) : context_(std::move(context)) {}
+
+  int member() const { return context_ == nullptr ? 0 : context_->rank; }
+  int size() const { return context_ == nullptr ? 1 : context_->size; }
+  // Returns the i-th member after this one, or before it if `i` is negative.
+  int Neighbour(int i) const { return (member() + i + size()) % size(); }
+
+  // Returns in what the members' signatures differ, together with the differences that some members
+  // know of. Takes log2(size) rounds, and returns when all members have called it.
+  Differences Agree(const CallSignature& signature, Differences known,
+                    const CallDeadline& deadline) const;
+
+  // Sends `Outgoing(m)` to each other member m and receives `Incoming(m)` from it. Neither may be
+  // needed before `Incoming(m)` has returned: both are called late. Empty parts don't travel; both
+  // sides must know. Incoming may return the memory of an earlier part for which Arrived has
+  // returned.
+  struct Exchange {
+    std::function<std::span<const std::byte>(int member)> outgoing;
+    std::function<std::span<std::byte>(int member)> incoming;
+    std::function<void(int member, std::span<std::byte> part)> arrived;
+  };
+  // The most parts that Incoming has returned and Arrived has not been called for.
+  static constexpr int kReceivesAhead = 4;
+  void Run(const Exchange& exchange, const CallDeadline& deadline) const;
+
+  // data = that of member `root`.
+  void Broadcast(std::span<std::byte> data, int root, const CallDeadline& deadline) const;
+  // data = the reduction of small data over all members, with the same bits on each.
+  using Combiner = void (*)(void* to, const void* a, const void* b, size_t n);
+  template <typename T>
+  void AllReduce(std::span<T> data, Combiner combine, const CallDeadline& deadline) const;
+
+ private:
+  using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+  Buffer Send(std::span<const std::byte> bytes, int to) const;
+  Buffer Receive(std::span<std::byte> bytes, int from) const;
+  std::shared_ptr<gloo::Context> context_;
+};
+
+}  // namespace lathe
