@@ -70,6 +70,7 @@ uint64_t HashOf(const std::vector<float>& values) {
 
 std::string Train(ProcessEnvironment env, const DataParallelJob& job) {
   if (job.tcp) env.local_world_size = 1;
+  if (!job.machines.empty()) env = PlacedOn(env, job.machines);
   Accelerator accelerator({.gradient_accumulation_steps = job.accumulation,
                            .mixed_precision = job.precision,
                            .grad_scaler = {.init_scale = job.init_scale},
@@ -109,8 +110,10 @@ std::string Train(ProcessEnvironment env, const DataParallelJob& job) {
   }
   const bool is_writable_by_others =
       optimizer.arena().values().impl()->storage->is_writable_by_others();
-  Check(is_writable_by_others == (job.share && !job.tcp && accelerator.num_processes() > 1), "test",
-        "parameters are ", is_writable_by_others ? "" : "not ", "in memory that processes share");
+  Check(is_writable_by_others ==
+            (job.share && !job.tcp && job.machines.empty() && accelerator.num_processes() > 1),
+        "test", "parameters are ", is_writable_by_others ? "" : "not ",
+        "in memory that processes share");
   const GradScaler* const scaler = accelerator.scaler();
   const std::vector<float> weights = optimizer.arena().values().ToVector<float>();
   out << num_losses << ' ' << losses.str() << optimizer.lr() << ' ' << optimizer.step_count() << ' '

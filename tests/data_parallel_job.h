@@ -24,8 +24,9 @@ struct DataParallelJob {
   ReducerOptions reducer = {.first_bucket_bytes = 2048, .bucket_bytes = 8192};
   int epochs = 2;
   bool shard = false, share = false, sgd = false;
-  int64_t vocab = 700;  // large enough that its table is sent by rows
-  bool tcp = false;     // true: each process acts as if on a machine of its own
+  int64_t vocab = 700;             // large enough that its table is sent by rows
+  bool tcp = false;                // true: each process acts as if on a machine of its own
+  std::vector<int> machines = {};  // the numbers of processes of the machines; empty: one machine
   std::string device = "cpu";
   double init_scale = 65536;   // the scale of losses in float16
   bool print_weights = false;  // prints the weights after the losses

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "lathe/tests/data_parallel_job.h"
@@ -65,8 +66,10 @@ TEST(DataParallel, ALateRankFindsNobodyLost) {
 
 TEST(DataParallel, OneBucket) { CompareWithOne({.reducer = {}}, kLimit, 3); }
 
+// Gradients are compressed between machines only.
 TEST(DataParallel, CompressedGradients) {
-  CompareWithOne({.reducer = {.compression = "bf16"}}, 2e-2, 2);
+  CompareWithOne({.reducer = {.compression = "bf16"}}, kLimit, 2);
+  CompareWithOne({.reducer = {.compression = "bf16"}, .tcp = true}, 2e-2, 2);
 }
 
 // A window's gradients are those of one batch with all its samples.
@@ -142,6 +145,27 @@ TEST(ShardedOptimizer, WithoutLargeTable) {
 TEST(ShardedOptimizer, WithoutOverlap) {
   CompareSharded({.max_grad_norm = 0,
                   .reducer = {.first_bucket_bytes = 4, .bucket_bytes = 4, .overlap = false}});
+}
+
+// The ranks of a machine add up in its memory what then travels to the other machines.
+TEST(DataParallel, SeveralMachines) {
+  const TrainingResult one = TrainInProcesses(1, {.dropout = 0.1});
+  for (const std::vector<int>& machines : {std::vector<int>{2, 2}, {3, 1}, {1, 2, 2}}) {
+    const int n = std::accumulate(machines.begin(), machines.end(), 0);
+    for (const bool shard : {false, true}) {
+      ExpectSameLosses(TrainInProcesses(n, {.dropout = 0.1, .shard = shard, .machines = machines}),
+                       one, kLimit);
+    }
+  }
+}
+
+TEST(ShardedOptimizer, SeveralMachines) {
+  Job job = {.max_grad_norm = 0, .machines = {2, 2}};
+  const TrainingResult whole = TrainInProcesses(4, job);
+  job.shard = true;
+  const TrainingResult sharded = TrainInProcesses(4, job);
+  EXPECT_EQ(sharded.losses, whole.losses);
+  EXPECT_EQ(sharded.hash, whole.hash);
 }
 
 TEST(ShardedOptimizer, OverTcp) { CompareSharded({.dropout = 0.1, .tcp = true}); }

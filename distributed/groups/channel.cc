@@ -9,8 +9,6 @@
 #include <deque>
 #include <utility>
 
-#include "lathe/core/base/dtype.h"
-
 namespace lathe {
 namespace {
 
@@ -122,7 +120,6 @@ void Channel::AllReduce(std::span<T> data, Combiner combine, const CallDeadline&
 }
 template void Channel::AllReduce(std::span<float>, Combiner, const CallDeadline&) const;
 template void Channel::AllReduce(std::span<double>, Combiner, const CallDeadline&) const;
-template void Channel::AllReduce(std::span<BFloat16>, Combiner, const CallDeadline&) const;
 template void Channel::AllReduce(std::span<int64_t>, Combiner, const CallDeadline&) const;
 
 }  // namespace lathe

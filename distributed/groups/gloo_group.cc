@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "lathe/distributed/groups/gloo_connect.h"
 #include "lathe/distributed/groups/local_ranks.h"
 #include "lathe/distributed/groups/machine_layout.h"
+#include "lathe/distributed/groups/stripe_message.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 
 namespace lathe {
@@ -45,42 +47,6 @@ std::string BytesOf(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// Elements of a flat buffer that travel as one message.
-template <typename T>
-struct StripePieces {
-  std::vector<ElementRange> ranges;
-  size_t num_elements = 0;
-
-  StripePieces(const std::vector<ElementRange>& all, const std::vector<ElementRange>& changed,
-               int rank, int num_ranks) {
-    for (const ElementRange& range : all) {
-      for (const ElementRange& piece :
-           Intersection(StripeOfRank(range, rank, num_ranks), changed)) {
-        ranges.push_back(piece);
-        num_elements += static_cast<size_t>(piece.size());
-      }
-    }
-  }
-  std::span<std::byte> InPlace(T* data) const {
-    return std::as_writable_bytes(std::span(data + ranges.front().begin, num_elements));
-  }
-  bool IsOnePiece() const { return ranges.size() == 1; }
-  void Pack(const T* data, std::byte* to) const {
-    for (const ElementRange& piece : ranges) {
-      const size_t bytes = static_cast<size_t>(piece.size()) * sizeof(T);
-      std::memcpy(to, data + piece.begin, bytes);
-      to += bytes;
-    }
-  }
-  void Unpack(const std::byte* from, T* data) const {
-    for (const ElementRange& piece : ranges) {
-      const size_t bytes = static_cast<size_t>(piece.size()) * sizeof(T);
-      std::memcpy(data + piece.begin, from, bytes);
-      from += bytes;
-    }
-  }
-};
-
 class GlooGroup : public ProcessGroup {
  public:
   GlooGroup(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
@@ -99,13 +65,14 @@ class GlooGroup : public ProcessGroup {
                           [transfers = transfers_] { transfers->BreakOff(); });
   }
 
-  void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf(data, op); }
-  void AllReduce(std::span<double> data, ReduceOp op) override { AllReduceOf(data, op); }
-  void AllReduce(std::span<int64_t> data, ReduceOp op) override { AllReduceOf(data, op); }
-  void AllReduce(std::span<BFloat16> data, ReduceOp op) override { AllReduceOf(data, op); }
-
-  void ReduceScatter(std::span<float> data) override { ReduceScatterOf(data); }
-  void ReduceScatter(std::span<BFloat16> data) override { ReduceScatterOf(data); }
+  void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf<float>(data, op); }
+  void AllReduce(std::span<double> data, ReduceOp op) override { AllReduceOf<double>(data, op); }
+  void AllReduce(std::span<int64_t> data, ReduceOp op) override { AllReduceOf<int64_t>(data, op); }
+  void AllReduceCompressed(std::span<float> data) override {
+    AllReduceOf<BFloat16>(data, ReduceOp::kSum);
+  }
+  void ReduceScatter(std::span<float> data) override { ReduceScatterOf<float>(data); }
+  void ReduceScatterCompressed(std::span<float> data) override { ReduceScatterOf<BFloat16>(data); }
 
   bool reads_memory() const override { return layout_->num_machines() == 1; }
 
@@ -128,7 +95,7 @@ class GlooGroup : public ProcessGroup {
                         const std::vector<ElementRange>& changed) override {
     Run("all_gather", {.call = Call::kAllGatherStripes, .dtype = static_cast<int32_t>(DType::kF32)},
         std::as_bytes(data), LocalRanks::DataSize::kLarge,
-        [&] { GatherStripes(data.data(), ranges, changed, /*parallel=*/true); });
+        [&] { GatherStripes<float>(data.data(), ranges, changed, /*parallel=*/true); });
   }
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
@@ -237,34 +204,37 @@ class GlooGroup : public ProcessGroup {
     });
   }
 
-  template <typename T>
+  // In the calls below values travel between machines as type Wire.
+
+  template <typename Wire, typename T>
   void AllReduceOf(std::span<T> data, ReduceOp op) {
-    if (data.empty()) return;
     const auto combine = op == ReduceOp::kSum   ? Reduce<T, ReduceOp::kSum>
                          : op == ReduceOp::kMax ? Reduce<T, ReduceOp::kMax>
                                                 : Reduce<T, ReduceOp::kMin>;
-    const CallSignature signature = {.call = Call::kAllReduce,
-                                     .dtype = static_cast<int32_t>(DTypeOf<T>::value),
-                                     .op = static_cast<int32_t>(op)};
-    const LocalRanks::DataSize size = LocalRanks::DataSizeOf(data.size_bytes());
-    Run("all_reduce", signature, std::as_bytes(data), size, [&] {
-      if (size == LocalRanks::DataSize::kSmall) return ReduceSmall(data, combine);
+    ReduceOf<Wire>("all_reduce", Call::kAllReduce, data, op, combine, [&] {
       const ElementRange all = {0, std::ssize(data)};
-      ReduceStripes(data, combine);
-      GatherStripes(data.data(), {all}, {all}, /*parallel=*/false);
+      GatherStripes<Wire>(data.data(), {all}, {all}, /*parallel=*/false);
     });
   }
 
-  template <typename T>
-  void ReduceScatterOf(std::span<T> data) {
+  template <typename Wire>
+  void ReduceScatterOf(std::span<float> data) {
+    ReduceOf<Wire>("reduce_scatter", Call::kReduceScatter, data, ReduceOp::kSum,
+                   Reduce<float, ReduceOp::kSum>, [] {});
+  }
+
+  template <typename Wire, typename T, typename Gathering>
+  void ReduceOf(const char* what, Call call, std::span<T> data, ReduceOp op,
+                LocalRanks::Combiner combine, const Gathering& gather) {
     if (data.empty()) return;
-    const auto add = Reduce<T, ReduceOp::kSum>;
-    const CallSignature signature = {.call = Call::kReduceScatter,
-                                     .dtype = static_cast<int32_t>(DTypeOf<T>::value)};
+    const CallSignature signature = {.call = call,
+                                     .dtype = static_cast<int32_t>(DTypeOf<Wire>::value),
+                                     .op = static_cast<int32_t>(op)};
     const LocalRanks::DataSize size = LocalRanks::DataSizeOf(data.size_bytes());
-    Run("reduce_scatter", signature, std::as_bytes(data), size, [&] {
-      if (size == LocalRanks::DataSize::kSmall) return ReduceSmall(data, add);
-      ReduceStripes(data, add);
+    Run(what, signature, std::as_bytes(data), size, [&] {
+      if (size == LocalRanks::DataSize::kSmall) return ReduceSmall(data, combine);
+      ReduceStripes<Wire>(data, combine);
+      gather();
     });
   }
 
@@ -283,81 +253,88 @@ class GlooGroup : public ProcessGroup {
   // This rank's stripe = the reduction over all ranks. A stripe travels through the channel of its
   // owner's place. The channel's carriers first reduce the values of their machines. The owner then
   // adds those of the other machines, from the one before its own backward.
-  template <typename T>
+  template <typename Wire, typename T>
   void ReduceStripes(std::span<T> data, LocalRanks::Combiner combine) {
+    const std::vector<ElementRange> all = {{0, std::ssize(data)}};
     for (size_t i = 0; i < channels_.size(); ++i) {
       const Channel& channel = channels_[i];
-      const auto stripe_of = [&](int machine) {
+      const auto messages = MessagesOf<Wire, T>(i, all, all);
+      const auto reduce_of_machine = [&](int machine) {
         const int owner = layout_->RankAt(machine, carried_[i]);
-        return owner < 0 ? ElementRange{} : StripeOfRank({0, std::ssize(data)}, owner, size());
-      };
-      const auto reduce_of_machine = [&](ElementRange stripe) {
+        const ElementRange stripe =
+            owner < 0 ? ElementRange{} : StripeOfRank(all[0], owner, size());
         local_->Combine(stripe, sizeof(T), combine);
-        return data.subspan(static_cast<size_t>(stripe.begin), static_cast<size_t>(stripe.size()));
+        return stripe;
       };
-      const ElementRange own = stripe_of(channel.member());
-      std::optional<std::span<T>> result;
+      std::optional<ElementRange> own;
       const auto reduce_own = [&] {
-        if (!result) result = reduce_of_machine(own);
+        if (!own) own = reduce_of_machine(channel.member());
       };
-      std::array<std::vector<T>, Channel::kReceivesAhead> staging;
+      std::vector<std::vector<Wire>> sent(messages.size());
+      std::array<std::vector<Wire>, Channel::kReceivesAhead> received;
       size_t posted = 0;
-      channel.Run({.outgoing = [&](int member) -> std::span<const std::byte> {
-                     return std::as_bytes(reduce_of_machine(stripe_of(member)));
-                   },
-                   .incoming =
-                       [&](int) {
-                         std::vector<T>& theirs = staging[posted++ % staging.size()];
-                         theirs.resize(static_cast<size_t>(own.size()));
-                         return std::as_writable_bytes(std::span(theirs));
-                       },
-                   .arrived =
-                       [&](int, std::span<std::byte> part) {
-                         reduce_own();  // only now, while the other stripes travel
-                         combine(result->data(), result->data(), part.data(), result->size());
-                       }},
-                  *deadline_);
+      channel.Run(
+          {.outgoing =
+               [&](int member) {
+                 reduce_of_machine(member);
+                 return messages[static_cast<size_t>(member)].Pack(
+                     data.data(), sent[static_cast<size_t>(member)]);
+               },
+           .incoming =
+               [&](int) {
+                 std::vector<Wire>& theirs = received[posted++ % received.size()];
+                 theirs.resize(messages[static_cast<size_t>(channel.member())].num_elements());
+                 return std::as_writable_bytes(std::span(theirs));
+               },
+           .arrived =
+               [&](int, std::span<std::byte> part) {
+                 reduce_own();  // only now, while the other stripes travel
+                 T* const to = data.data() + own->begin;
+                 const auto n = static_cast<size_t>(own->size());
+                 if constexpr (std::is_same_v<T, Wire>) {
+                   combine(to, to, part.data(), n);
+                 } else {
+                   const auto* theirs = reinterpret_cast<const Wire*>(part.data());
+                   for (size_t k = 0; k < n; ++k) to[k] += static_cast<T>(theirs[k]);
+                 }
+               }},
+          *deadline_);
       reduce_own();
     }
   }
 
+  // Returns what each machine sends through this rank's i-th channel.
+  template <typename Wire, typename T>
+  std::vector<StripeMessage<T, Wire>> MessagesOf(size_t i, const std::vector<ElementRange>& ranges,
+                                                 const std::vector<ElementRange>& changed) const {
+    std::vector<StripeMessage<T, Wire>> messages;
+    for (int machine = 0; machine < layout_->num_machines(); ++machine)
+      messages.emplace_back(ranges, changed, layout_->RankAt(machine, carried_[i]), size());
+    return messages;
+  }
+
   // Each rank's stripes of `ranges`, where they are in `changed`, travel through the channel of its
   // place.
-  template <typename T>
+  template <typename Wire, typename T>
   void GatherStripes(T* data, const std::vector<ElementRange>& ranges,
                      const std::vector<ElementRange>& changed, bool parallel) {
     for (size_t i = 0; i < channels_.size() && !reads_memory(); ++i) {
-      std::vector<StripePieces<T>> pieces;  // by machine
-      for (int machine = 0; machine < layout_->num_machines(); ++machine) {
-        const int owner = layout_->RankAt(machine, carried_[i]);
-        pieces.emplace_back(owner < 0 ? std::vector<ElementRange>{} : ranges, changed,
-                            std::max(owner, 0), size());
-      }
-      const auto of = [&](int machine) -> const StripePieces<T>& {
-        return pieces[static_cast<size_t>(machine)];
+      const auto messages = MessagesOf<Wire, T>(i, ranges, changed);
+      const auto of = [&](int machine) -> const StripeMessage<T, Wire>& {
+        return messages[static_cast<size_t>(machine)];
       };
-      const StripePieces<T>& own = of(channels_[i].member());
-      std::vector<std::byte> packed;
-      if (!own.IsOnePiece()) {
-        packed.resize(own.num_elements * sizeof(T));
-        own.Pack(data, packed.data());
-      }
-      std::array<std::vector<std::byte>, Channel::kReceivesAhead> staging;
+      const StripeMessage<T, Wire>& mine = of(channels_[i].member());
+      std::vector<Wire> packed;
+      const std::span<const std::byte> own = mine.Pack(data, packed);
+      if (!std::is_same_v<T, Wire>) mine.Unpack(own, data);  // what all others get
+      std::array<std::vector<Wire>, Channel::kReceivesAhead> received;
       size_t posted = 0;
-      channels_[i].Run({.outgoing = [&](int) -> std::span<const std::byte> {
-                          return own.IsOnePiece() ? own.InPlace(data) : std::span(packed);
-                        },
+      channels_[i].Run({.outgoing = [&](int) { return own; },
                         .incoming =
                             [&](int member) {
-                              std::vector<std::byte>& theirs = staging[posted++ % staging.size()];
-                              if (of(member).IsOnePiece()) return of(member).InPlace(data);
-                              theirs.resize(of(member).num_elements * sizeof(T));
-                              return std::span(theirs);
+                              return of(member).Room(data, received[posted++ % received.size()]);
                             },
-                        .arrived =
-                            [&](int member, std::span<std::byte> part) {
-                              if (!of(member).IsOnePiece()) of(member).Unpack(part.data(), data);
-                            }},
+                        .arrived = [&](int member, auto part) { of(member).Unpack(part, data); }},
                        *deadline_);
     }
     if (local_->size() == 1) return;

@@ -1,14 +1,10 @@
 // Tests the collectives of ranks on several machines, as their environments say. The ranks of a
 // machine read each other's memory, and machines talk over TCP.
 #include <gtest/gtest.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -99,6 +95,39 @@ TEST_P(OnMachines, SumsAreTheSameBitsEverywhere) {
   }
 }
 
+// Each machine's sum is rounded once, and so is the total that all ranks get.
+TEST_P(OnMachines, CompressedSumsAreRoundedOnce) {
+  const bool one_machine = GetParam().size() == 1;
+  const auto results = Run([&](ProcessGroup& group, const ProcessEnvironment& env) {
+    const size_t size = 70001;
+    std::vector<float> exact(size);
+    for (size_t i = 0; i < size; ++i)
+      exact[i] = 1 + static_cast<float>((i * 31 + static_cast<size_t>(env.rank) * 17) % 1000) / 999;
+    std::vector<float> sum = exact, stripe = exact;
+    group.AllReduce(exact);
+    group.AllReduceCompressed(sum);
+    group.ReduceScatterCompressed(stripe);
+    const ElementRange own = StripeOfRank({0, std::ssize(sum)}, env.rank, group.size());
+    // All values are positive. So the error of a sum is at most half a step of bfloat16.
+    constexpr float kRounded = 1.0f / 256;
+    size_t wrong = 0, wrong_stripe = 0, same = 0;
+    for (size_t i = 0; i < size; ++i) {
+      const float error = std::fabs(sum[i] - exact[i]) / exact[i];
+      wrong += error > (one_machine ? 0 : 2.01f * kRounded);
+      same += sum[i] == exact[i];
+    }
+    for (auto i = static_cast<size_t>(own.begin); i < static_cast<size_t>(own.end); ++i)
+      wrong_stripe += std::fabs(stripe[i] - exact[i]) / exact[i] > 1.01f * kRounded;
+    EXPECT_EQ(wrong, 0u);
+    EXPECT_EQ(wrong_stripe, 0u);
+    EXPECT_EQ(same == size, one_machine);
+    group.Barrier();
+    return std::string(reinterpret_cast<const char*>(sum.data()), size * sizeof(float));
+  });
+  ExpectAllWell(results);
+  for (const RankResult& result : results) EXPECT_TRUE(result.said == results[0].said);
+}
+
 TEST_P(OnMachines, StripesOfRangesTravelWhereTheyChanged) {
   ExpectAllWell(Run([](ProcessGroup& group, const ProcessEnvironment& env) {
     const std::vector<ElementRange> ranges = {{3, 3}, {16, 17}, {100, 1100}, {2000, 300000}};
@@ -123,36 +152,6 @@ TEST_P(OnMachines, StripesOfRangesTravelWhereTheyChanged) {
   }));
 }
 
-// Returns the number of TCP connections of this process without those to the store, and the bytes
-// that they have sent.
-struct Traffic {
-  int connections = 0;
-  double bytes = 0;
-};
-Traffic TcpTraffic(int port_of_store) {
-  Traffic traffic;
-  for (int fd = 0; fd < 1024; ++fd) {
-    std::array<in_port_t, 2> ports{};
-    sockaddr_storage address{};
-    bool is_connection = true;
-    for (const bool own : {true, false}) {
-      socklen_t length = sizeof address;
-      auto* const at = reinterpret_cast<sockaddr*>(&address);
-      is_connection = is_connection && (own ? getsockname : getpeername)(fd, at, &length) == 0 &&
-                      (address.ss_family == AF_INET || address.ss_family == AF_INET6);
-      // The port lies at the same place in both kinds of addresses.
-      ports[own] = ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
-    }
-    if (!is_connection || std::ranges::count(ports, port_of_store) > 0) continue;
-    tcp_info info{};
-    socklen_t length = sizeof info;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
-    ++traffic.connections;
-    traffic.bytes += static_cast<double>(info.tcpi_bytes_sent);
-  }
-  return traffic;
-}
-
 // Each rank of a machine with as many ranks as the others talks to one rank of each other machine.
 // A machine sends what a single rank of its own would send.
 TEST_P(OnMachines, EachMachineSendsWhatItMust) {
@@ -162,15 +161,18 @@ TEST_P(OnMachines, EachMachineSendsWhatItMust) {
     // When all have received what they await, all has been sent.
     const auto traffic = [&] {
       group.Barrier();
-      return TcpTraffic(env.master_port);
+      return MeasureTcpTraffic(env.master_port);
     };
-    const Traffic before = traffic();
+    const TcpTraffic before = traffic();
     group.AllReduce(data);
     const double reduced = traffic().bytes - before.bytes;
     group.Broadcast(std::as_writable_bytes(std::span(data)), 0);
-    const double all = traffic().bytes - before.bytes;
-    return std::to_string(before.connections) + " " + std::to_string(reduced) + " " +
-           std::to_string(all - reduced);
+    const double copied = traffic().bytes - before.bytes - reduced;
+    group.AllReduceCompressed(data);
+    const double compressed = traffic().bytes - before.bytes - reduced - copied;
+    std::ostringstream out;
+    out << before.connections << ' ' << reduced << ' ' << copied << ' ' << compressed;
+    return out.str();
   });
   ExpectAllWell(results);
   const double bytes = static_cast<double>(sizeof(float)) * (1 << 19);
@@ -180,25 +182,27 @@ TEST_P(OnMachines, EachMachineSendsWhatItMust) {
   double broadcast_in_all = 0;
   size_t rank = 0;
   for (const int num_local : machines) {
-    double reduced = 0;
+    double reduced = 0, compressed = 0;
     int connections = 0;
     for (int place = 0; place < num_local; ++place) {
       std::istringstream said(results.at(rank++).said);
       int count = 0;
-      double reduced_by_rank = 0, broadcast_by_rank = 0;
-      said >> count >> reduced_by_rank >> broadcast_by_rank;
+      double reduced_by_rank = 0, broadcast_by_rank = 0, compressed_by_rank = 0;
+      said >> count >> reduced_by_rank >> broadcast_by_rank >> compressed_by_rank;
       if (num_local == num_channels) {
         EXPECT_EQ(count, static_cast<int>(machines.size()) - 1);
       }
       connections += count;
       reduced += reduced_by_rank;
       broadcast_in_all += broadcast_by_rank;
+      compressed += compressed_by_rank;
     }
     EXPECT_EQ(connections, num_channels * (static_cast<int>(machines.size()) - 1));
     // The sums of the other machines' stripes, and then the totals of its own.
     const double own = num_local / num_ranks;
     const double expected = bytes * (1 - own + (num_machines - 1) * own);
     EXPECT_NEAR(reduced, expected, 0.01 * expected + 2000 * num_ranks) << rank;
+    EXPECT_NEAR(compressed, expected / 2, 0.01 * expected + 2000 * num_ranks) << rank;
     if (std::ranges::count(machines, num_local) == std::ssize(machines)) {
       EXPECT_NEAR(expected, 2 * bytes * (1 - 1 / num_machines), 1);
     }

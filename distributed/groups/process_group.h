@@ -37,14 +37,16 @@ class ProcessGroup {
   virtual void AllReduce(std::span<float> data, ReduceOp op = ReduceOp::kSum) = 0;
   virtual void AllReduce(std::span<double> data, ReduceOp op = ReduceOp::kSum) = 0;
   virtual void AllReduce(std::span<int64_t> data, ReduceOp op = ReduceOp::kSum) = 0;
-  // Every partial sum is rounded.
-  virtual void AllReduce(std::span<BFloat16> data, ReduceOp op = ReduceOp::kSum) = 0;
   // The halves of an all-reduce: ReduceScatter and AllGatherStripes.
   // After ReduceScatter, this rank's stripe of `data` (core/base/element_range.h) = the sum over
   // all ranks. The rest has undefined contents. It must be left alone until the group's next call:
   // others may be late to read it.
   virtual void ReduceScatter(std::span<float> data) { AllReduce(data); }
-  virtual void ReduceScatter(std::span<BFloat16> data) { AllReduce(data); }
+  // Sums as AllReduce and ReduceScatter give them, but values may travel between machines in
+  // bfloat16. They are added in float32. What travels is rounded once: each machine's sum and,
+  // after an all-reduce, the result. Without other machines nothing is rounded.
+  virtual void AllReduceCompressed(std::span<float> data) { AllReduce(data); }
+  virtual void ReduceScatterCompressed(std::span<float> data) { ReduceScatter(data); }
   // In each range of `data`: every rank's stripe = that rank's values. Elements outside of
   // `changed` are the same on all ranks and need not travel. `changed` is ascending, its ranges are
   // apart from each other, and it is the same on all ranks. If the call fails, some stripes may

@@ -130,7 +130,6 @@ TEST_P(Collectives, AgreeWithTheReference) {
         EXPECT_LT(Compare<float>(*group, *reference, size, op), 3e-7) << size;
         EXPECT_LT(Compare<double>(*group, *reference, size, op), 1e-15) << size;
         EXPECT_EQ(Compare<int64_t>(*group, *reference, size, op), 0) << size;
-        EXPECT_LT(Compare<BFloat16>(*group, *reference, size, op), 1.2e-2) << size;
       }
     }
     return std::string();
@@ -163,9 +162,6 @@ TEST_P(Collectives, HalvesAreThoseOfAnAllReduce) {
       if (local || n < 3) {  // the sums were taken in the same order
         EXPECT_TRUE(std::equal(half.begin(), half.end(), all.begin() + own.begin)) << size;
       }
-      const auto narrow = InHalves(*group, SomeValues<BFloat16>(env.rank, size));
-      for (size_t i = 0; i < half.size(); ++i)
-        EXPECT_NEAR(static_cast<float>(narrow.at(i)), half[i], 10) << i;
     }
     // Only stripes of ranges travel. The last range is large enough for several pieces.
     const std::vector<ElementRange> ranges = {{3, 3}, {16, 17}, {100, 1100}, {2000, 900000}};

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 namespace lathe {
@@ -20,7 +19,6 @@ class ReferenceGroup : public ProcessGroup {
   void AllReduce(std::span<float> data, ReduceOp op) override { Reduce<double>(data, op); }
   void AllReduce(std::span<double> data, ReduceOp op) override { Reduce<double>(data, op); }
   void AllReduce(std::span<int64_t> data, ReduceOp op) override { Reduce<int64_t>(data, op); }
-  void AllReduce(std::span<BFloat16> data, ReduceOp op) override { Reduce<double>(data, op); }
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     CheckGatherSizes(mine, all);
@@ -82,11 +80,7 @@ class ReferenceGroup : public ProcessGroup {
                  : op == ReduceOp::kMax ? std::max(result, other)
                                         : std::min(result, other);
       }
-      if constexpr (std::is_same_v<T, BFloat16>) {
-        data[i] = BFloat16(static_cast<float>(result));
-      } else {
-        data[i] = static_cast<T>(result);
-      }
+      data[i] = static_cast<T>(result);
     }
   }
 

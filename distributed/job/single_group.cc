@@ -17,7 +17,6 @@ class SingleGroup : public ProcessGroup {
   void AllReduce(std::span<float>, ReduceOp) override {}
   void AllReduce(std::span<double>, ReduceOp) override {}
   void AllReduce(std::span<int64_t>, ReduceOp) override {}
-  void AllReduce(std::span<BFloat16>, ReduceOp) override {}
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     CheckGatherSizes(mine, all);
     std::copy(mine.begin(), mine.end(), all.begin());

@@ -64,7 +64,6 @@ class HostTransport : public GradientTransport {
   // Moves the gradients whose update is sharded into memory that the other ranks read directly.
   // They need not be copied for a reduction then.
   void ExposeGradients() {
-    if (compresses_) return;
     // Buckets [begin, end) are those of one arena.
     for (size_t begin = 0, end = 0; begin < buckets_.size(); begin = end) {
       int64_t elements = 0;
@@ -111,28 +110,13 @@ class HostTransport : public GradientTransport {
   // Reduces the whole bucket; the last bucket without its end.
   void Reduce(const GradientBucket& bucket) {
     const size_t size = bucket.grads.size() - (layout_.IsLast(bucket) ? layout_.TailOf(bucket) : 0);
-    if (bucket.num_sharded_elements == 0) return AllReduce(bucket.grads.first(size));
-    const ElementRange all = {0, static_cast<int64_t>(size)};
-    Exchange(bucket.grads.first(size), StripeOfRank(all, group_->rank(), group_->size()),
-             [this](auto values) { group_->ReduceScatter(values); });
+    const std::span<float> values = bucket.grads.first(size);
+    if (bucket.num_sharded_elements == 0) return AllReduce(values);
+    compresses_ ? group_->ReduceScatterCompressed(values) : group_->ReduceScatter(values);
   }
 
   void AllReduce(std::span<float> values) {
-    Exchange(values, {0, std::ssize(values)}, [this](auto v) { group_->AllReduce(v); });
-  }
-
-  // Calls `reduce` on the values in the format in which they travel. `result` is the range of
-  // values that comes back.
-  template <typename Reduction>
-  void Exchange(std::span<float> values, ElementRange result, Reduction reduce) {
-    if (!compresses_) return reduce(values);
-    std::swap(narrow_, last_narrow_);  // other ranks may still read the last one
-    narrow_.resize(values.size());
-    std::transform(values.begin(), values.end(), narrow_.begin(),
-                   [](float v) { return BFloat16(v); });
-    reduce(std::span(narrow_));
-    std::transform(narrow_.begin() + result.begin, narrow_.begin() + result.end,
-                   values.begin() + result.begin, [](BFloat16 v) { return static_cast<float>(v); });
+    compresses_ ? group_->AllReduceCompressed(values) : group_->AllReduce(values);
   }
 
   // --- the last bucket, with the records ---
@@ -199,7 +183,6 @@ class HostTransport : public GradientTransport {
   const bool compresses_, overlap_;
   std::vector<std::shared_ptr<const void>> exposed_;
   std::vector<float> staging_;
-  std::vector<BFloat16> narrow_, last_narrow_;
 
   // Buckets [done, sent) are under way.
   std::mutex mutex_;

@@ -38,8 +38,9 @@ struct ReducerOptions {
   int64_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
   // True to reduce during the backward pass, on a thread or a GPU stream of its own.
   bool overlap = true;
-  // "no", or "bf16": gradients travel, and are added, in bfloat16. On a GPU the bfloat16 copies
-  // take half as much memory again as the gradients.
+  // "no", or "bf16": gradients travel in bfloat16. On the CPU only those do that travel between
+  // machines, and they are added in float32 (ProcessGroup::AllReduceCompressed). On GPUs all do and
+  // are added in bfloat16, and the bfloat16 copies take half as much memory again as the gradients.
   std::string compression = "no";
 };
 

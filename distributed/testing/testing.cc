@@ -1,12 +1,17 @@
 #include "lathe/distributed/testing/testing.h"
 
 #include <gtest/gtest.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <iostream>
 #include <sstream>
@@ -118,6 +123,30 @@ JobStore OpenStore(const ProcessEnvironment& env) {
   }
   result.store = ConnectToStore(env, RankName(env.rank));
   return result;
+}
+
+TcpTraffic MeasureTcpTraffic(int store_port) {
+  TcpTraffic traffic;
+  for (int fd = 0; fd < 1024; ++fd) {
+    std::array<in_port_t, 2> ports{};
+    sockaddr_storage address{};
+    bool is_connection = true;
+    for (const bool own : {true, false}) {
+      socklen_t length = sizeof address;
+      auto* const at = reinterpret_cast<sockaddr*>(&address);
+      is_connection = is_connection && (own ? getsockname : getpeername)(fd, at, &length) == 0 &&
+                      (address.ss_family == AF_INET || address.ss_family == AF_INET6);
+      // The port lies at the same place in both kinds of addresses.
+      ports[own] = ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+    }
+    if (!is_connection || std::ranges::count(ports, store_port) > 0) continue;
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
+    ++traffic.connections;
+    traffic.bytes += static_cast<double>(info.tcpi_bytes_sent);
+  }
+  return traffic;
 }
 
 std::string CaptureStderr(const std::function<void()>& body) {

@@ -92,7 +92,6 @@ class RealNcclGroup : public NcclGroup {
   void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf(data, op); }
   void AllReduce(std::span<double> data, ReduceOp op) override { AllReduceOf(data, op); }
   void AllReduce(std::span<int64_t> data, ReduceOp op) override { AllReduceOf(data, op); }
-  void AllReduce(std::span<BFloat16> data, ReduceOp op) override { AllReduceOf(data, op); }
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     const size_t n = static_cast<size_t>(size());
