@@ -6,12 +6,6 @@
 namespace lathe::cpu {
 namespace {
 
-// Returns true if a tap replaces the largest element so far.
-template <typename M>
-[[gnu::always_inline]] inline bool Replaces(M value, M largest) {
-  return value > largest || value != value;
-}
-
 // Computes the windows [begin, end) element by element.
 template <typename T>
 void MaxOfEdges(T* y, int32_t* places, const T* x, const PoolLine& line, int64_t begin,
@@ -23,7 +17,7 @@ void MaxOfEdges(T* y, int32_t* places, const T* x, const PoolLine& line, int64_t
       const int64_t at = o * line.stride - line.padding + t * line.dilation;
       if (at < 0 || at >= line.length) continue;
       const MathType<T> value = Load(x[at]);
-      if (place >= 0 && !Replaces(value, largest)) continue;
+      if (place >= 0 && !(value > largest) && value == value) continue;
       largest = value;
       place = at;
     }
@@ -32,37 +26,65 @@ void MaxOfEdges(T* y, int32_t* places, const T* x, const PoolLine& line, int64_t
   }
 }
 
-// Computes `n` windows that lie within the line. The first element of the first one is x[first].
-// `fixed_taps` and `fixed_stride` are the line's, or 0 if these are rare. The compiler unrolls the
-// loop over taps and vectorises the other one if it knows the taps.
-template <int64_t fixed_taps, int64_t fixed_stride, typename T>
-void MaxWithin(T* y, int32_t* places, const T* x, const PoolLine& line, int64_t first, int64_t n) {
+// Windows that are computed together.
+constexpr int64_t kTogether = 16;
+
+// Computes kTogether windows that lie within the line. The first element of the first one is
+// x[first]. The taps are neighbours, and their number and the stride are known, so that the
+// compiler makes registers of elements that lie together.
+template <int64_t taps, int64_t stride, typename T>
+void MaxOfSome(T* y, int32_t* places, const T* x, const PoolLine&, int64_t first) {
   using M = MathType<T>;
-  const int64_t taps = fixed_taps == 0 ? line.taps : fixed_taps;
-  const int64_t stride = fixed_stride == 0 ? line.stride : fixed_stride, dilation = line.dilation;
   const T* const from = x + first;
 #pragma omp simd
-  for (int64_t o = 0; o < n; ++o) {
+  for (int64_t o = 0; o < kTogether; ++o) {
     M largest = Load(from[o * stride]);
     int32_t offset = 0;  // from the window's first element
 #pragma GCC unroll 4
     for (int64_t t = 1; t < taps; ++t) {
-      const M value = Load(from[o * stride + t * dilation]);
-      const bool replaces = Replaces(value, largest);
+      const M value = Load(from[o * stride + t]);
+      const bool replaces = (value > largest) | (value != value);
       largest = replaces ? value : largest;
-      offset = replaces ? static_cast<int32_t>(t * dilation) : offset;
+      offset = replaces ? static_cast<int32_t>(t) : offset;
     }
     Store(y[o], largest);
     places[o] = static_cast<int32_t>(first + o * stride) + offset;
   }
 }
 
-template <int64_t fixed_taps, typename T>
-void MaxByStride(T* y, int32_t* places, const T* x, const PoolLine& line, int64_t first,
-                 int64_t n) {
-  if (line.stride == 1) return MaxWithin<fixed_taps, 1>(y, places, x, line, first, n);
-  if (line.stride == 2) return MaxWithin<fixed_taps, 2>(y, places, x, line, first, n);
-  MaxWithin<fixed_taps, 0>(y, places, x, line, first, n);
+// Does the same for all other windows, tap by tap.
+template <typename T>
+void MaxByTaps(T* y, int32_t* places, const T* x, const PoolLine& line, int64_t first) {
+  MathType<T> largest[kTogether];
+  for (int64_t o = 0; o < kTogether; ++o) {
+    largest[o] = Load(x[first + o * line.stride]);
+    places[o] = static_cast<int32_t>(first + o * line.stride);
+  }
+  for (int64_t t = 1; t < line.taps; ++t) {
+    const int64_t at = first + t * line.dilation;
+#pragma omp simd
+    for (int64_t o = 0; o < kTogether; ++o) {
+      const MathType<T> value = Load(x[at + o * line.stride]), old = largest[o];
+      const bool replaces = (value > old) | (value != value);
+      largest[o] = replaces ? value : old;
+      places[o] = replaces ? static_cast<int32_t>(at + o * line.stride) : places[o];
+    }
+  }
+  for (int64_t o = 0; o < kTogether; ++o) Store(y[o], largest[o]);
+}
+
+template <typename T>
+auto SomeOf(const PoolLine& line) {
+  if (line.dilation == 1 && line.stride == 1) {
+    if (line.taps == 2) return MaxOfSome<2, 1, T>;
+    if (line.taps == 3) return MaxOfSome<3, 1, T>;
+    if (line.taps == 4) return MaxOfSome<4, 1, T>;
+  } else if (line.dilation == 1 && line.stride == line.taps) {
+    if (line.taps == 2) return MaxOfSome<2, 2, T>;
+    if (line.taps == 3) return MaxOfSome<3, 3, T>;
+    if (line.taps == 4) return MaxOfSome<4, 4, T>;
+  }
+  return MaxByTaps<T>;
 }
 
 template <typename T>
@@ -74,12 +96,12 @@ void Max(T* y, int32_t* places, const T* x, const PoolLine& line) {
   if (end > line.windows) end = line.windows;
   if (begin >= end) begin = end = line.windows;
   MaxOfEdges(y, places, x, line, 0, begin);
-  const int64_t first = begin * line.stride - line.padding, n = end - begin;
-  const auto within = line.taps == 2   ? MaxByStride<2, T>
-                      : line.taps == 3 ? MaxByStride<3, T>
-                      : line.taps == 4 ? MaxByStride<4, T>
-                                       : MaxByStride<0, T>;
-  within(y + begin, places + begin, x, line, first, n);
+  if (end - begin < kTogether) return MaxOfEdges(y, places, x, line, begin, line.windows);
+  const auto some = SomeOf<T>(line);
+  for (int64_t o = begin; o < end; o += kTogether) {
+    if (o > end - kTogether) o = end - kTogether;  // computes some windows again
+    some(y + o, places + o, x, line, o * line.stride - line.padding);
+  }
   MaxOfEdges(y, places, x, line, end, line.windows);
 }
 
