@@ -1,6 +1,6 @@
 #include "lathe/core/cpu/elementwise/elementwise.h"
 
-#include "lathe/core/cpu/elementwise/full_range.h"
+#include "lathe/core/cpu/full_range.h"
 #include "lathe/core/cpu/math.h"
 
 namespace lathe::cpu {

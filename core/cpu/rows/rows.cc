@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lathe/core/cpu/elementwise/full_range.h"
+#include "lathe/core/cpu/full_range.h"
 #include "lathe/core/cpu/lanes.h"
 
 namespace lathe::cpu {
