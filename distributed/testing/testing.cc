@@ -144,7 +144,7 @@ TcpTraffic MeasureTcpTraffic(int store_port) {
     socklen_t length = sizeof info;
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
     ++traffic.connections;
-    traffic.bytes += static_cast<double>(info.tcpi_bytes_sent);
+    traffic.bytes += static_cast<double>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
   }
   return traffic;
 }

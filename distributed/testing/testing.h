@@ -43,8 +43,8 @@ JobStore OpenStore(const ProcessEnvironment& env);
 // Opens another connection to that store.
 std::shared_ptr<Store> ConnectToStore(const ProcessEnvironment& env, const std::string& name = "");
 
-// Returns the number of this process's TCP connections, and the bytes that they have sent. Those to
-// the store, at `store_port`, don't count.
+// Returns the number of this process's TCP connections, and the bytes that they have sent, each
+// counted once. Connections to the store, at `store_port`, don't count.
 struct TcpTraffic {
   int connections = 0;
   double bytes = 0;
