@@ -25,8 +25,8 @@ class BackgroundTask {
   struct Result {
     std::optional<Error> error;
   };
-  // The result of the work before it must have been taken. Signals are not delivered to
-  // the thread.
+  // The result of the work before it must have been taken. Signals are not delivered to the thread,
+  // and it gets a processor mostly when nothing else wants one (nice 15).
   void Start(std::function<void()> work);
   // Returns true from Start until the result is taken.
   bool active() const { return thread_.joinable(); }
