@@ -48,7 +48,7 @@ check "the repository's own pages" ""
 fault README.md 's,\(docs/gpus\.md\),(docs/gpu.md),' "a link to docs/gpu.md, which is not there"
 fault README.md 's,docs/training\.md#use-from-c,docs/training.md#from-c,' "which has no such heading"
 fault CONTRIBUTING.md 's,//core:ops/losses_test,//core:ops/loss_test,' "//core:ops/loss_test: no such test"
-fault docs/extending/op.md 's,losses_test_v2,reduce_test_v2,' "//core:ops/reduce_test_v2: no such test"
+fault docs/extending/op.md 's,losses_test_v2,shape_test_v2,' "//core:ops/shape_test_v2: no such test"
 fault CONTRIBUTING.md 's,tests/emulator,tests/emulators,' "tests/emulators does not exist"
 fault README.md 's,--num_train_epochs,--train_epochs,' "no program in apps/ has the flag --train_epochs"
 
