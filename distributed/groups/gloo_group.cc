@@ -63,6 +63,8 @@ class GlooGroup : public ProcessGroup {
     });
     watch_.StartHeartbeat(std::move(life), timeout,
                           [transfers = transfers_] { transfers->BreakOff(); });
+    // The store goes with rank 0, and others may still need it to connect.
+    Run("connecting", {.call = Call::kBarrier}, {}, LocalRanks::DataSize::kSmall, [] {});
   }
 
   void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf<float>(data, op); }

@@ -71,8 +71,9 @@ class ProcessGroup {
   // Storage::is_writable_by_others tells whether the memory is shared.
   virtual void ShareMemory(Storage& /*storage*/) {}
   // Moves the storage's first `bytes`, the same number on each rank, into memory that the other
-  // ranks read directly. They do so as long as the returned object lives; what is reduced there
-  // need not be copied. Returns null, and changes nothing, where ShareMemory changes nothing.
+  // ranks of its machine read directly. They do so as long as the returned object lives; what is
+  // reduced there need not be copied. Returns null, and changes nothing, if a machine's ranks don't
+  // read each other's memory, or if the storage doesn't have pages of its own.
   virtual std::shared_ptr<const void> ExposeMemory(const std::shared_ptr<Storage>& /*storage*/,
                                                    int64_t /*bytes*/) {
     return nullptr;

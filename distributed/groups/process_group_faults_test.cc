@@ -75,7 +75,6 @@ TEST(Faults, AHangIsCountedFromItsBeginning) {
     const bool one_machine = victim_and_place.second;
     const auto results = RunRanks(2, [&](const ProcessEnvironment& env) {
       const auto group = JoinProcessGroup(PlacedOn(env, one_machine), {.timeout = seconds(6)});
-      group->Barrier();  // both have joined
       const auto hang = [&] {
         raise(SIGSTOP);
         return std::string();
