@@ -107,8 +107,8 @@ void CheckHaveRecords(const char* op, const std::vector<Tensor>& inputs) {
         "[" + std::string(op) + "] input " + std::to_string(i) +
             " comes from a tensor that needs a gradient, by a member of Tensor that records "
             "none: Slice, Reshape, Clone or To",
-        "call the op of that name, as Reshape(x, shape) or Cast(x, dtype), or Detach() "
-        "first if no gradient is wanted");
+        "call the op Slice, Reshape or Cast instead, or Detach() first if no gradient is "
+        "wanted");
   }
 }
 

@@ -152,10 +152,10 @@ class Tensor {
   // Returns the only element as a double, whatever the dtype and the device.
   double Item() const;
 
-  // These record no gradient; ops of the same names do (core/ops/shape.h, core/ops/shaping,
-  // core/ops/cast.h). If this tensor needs a gradient, ops throw FailedPrecondition for the result:
-  // otherwise the gradient would be cut off in silence. That doesn't hold under NoGradGuard, and
-  // not after Detach(), by which the caller says that no gradient is wanted.
+  // These record no gradient. The ops Reshape (core/ops/shape.h), Slice (core/ops/shaping/concat.h)
+  // and Cast (core/ops/cast.h) do. If this tensor needs a gradient, ops throw FailedPrecondition
+  // for the result: otherwise the gradient would be cut off in silence. That doesn't hold under
+  // NoGradGuard, and not after Detach(), by which the caller says that no gradient is wanted.
   Tensor Slice(int64_t begin, int64_t end) const;  // rows [begin, end) of dimension 0; a view
   Tensor Reshape(Shape shape) const;               // one size may be -1 and is computed; a view
   Tensor Clone() const;                            // own storage
