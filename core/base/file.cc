@@ -132,10 +132,12 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::Write(const void* data, size_t size) {
+  // The kernel may copy a whole piece before it lets other threads run on the processor, and a
+  // checkpoint is written beside a training.
+  constexpr size_t kPiece = size_t{1} << 17;
   const char* at = static_cast<const char*>(data);
   while (size > 0) {
-    // Linux writes at most 2 GiB at once; our own limit makes the loop the same everywhere.
-    const ssize_t written = write(fd_, at, std::min<size_t>(size, size_t{1} << 30));
+    const ssize_t written = write(fd_, at, std::min(size, kPiece));
     if (written < 0) {
       if (errno == EINTR) {
         continue;

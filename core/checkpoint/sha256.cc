@@ -48,7 +48,7 @@ class Hasher {
 
 // Adds the whole file, piece by piece. Returns its size.
 int64_t AddFile(int fd, const std::string& path, Hasher& hasher) {
-  std::vector<char> piece(size_t{1} << 20);
+  std::vector<char> piece(size_t{1} << 17);
   int64_t size = 0;
   for (;;) {
     const ssize_t got = read(fd, piece.data(), piece.size());

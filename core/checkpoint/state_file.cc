@@ -18,7 +18,7 @@ namespace {
 
 // H5F_ACC_RDONLY, whose macro calls a function of the library.
 constexpr unsigned int kReadOnly = 0;
-constexpr hsize_t kChunkElements = 1 << 18;  // 1 MiB of float32
+constexpr hsize_t kChunkElements = 1 << 16;  // 256 KiB of float32
 
 // --- writing ---
 
