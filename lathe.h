@@ -30,6 +30,7 @@
 #include "lathe/models/architecture.h"
 #include "lathe/models/bert/bert.h"
 #include "lathe/models/config/config.h"
+#include "lathe/models/forward_context.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/models/sequence_classifier.h"
 #include "lathe/models/weights/load_weights.h"

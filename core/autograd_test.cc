@@ -67,6 +67,12 @@ TEST(Autograd, UserDefinedFunctionMaySaveItsOutput) {
   EXPECT_NEAR(x.grad().ToVector<float>()[7], 2 * std::exp(1.0), 1e-5);
 }
 
+TEST(Autograd, UndefinedTensorsAreAnError) {
+  EXPECT_THROW(Backward(Tensor()), Error);
+  EXPECT_THROW(Scale(Tensor(), 2), Error);
+  EXPECT_THROW(Add(Leaf({1}), Tensor()), Error);
+}
+
 TEST(Autograd, UserDefinedFunctionMustReturnAllGradients) {
   Tensor x = Leaf({1});
   const Tensor y = Apply<TooFew>({x});

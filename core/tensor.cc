@@ -85,16 +85,22 @@ int64_t Tensor::dim(int i) const {
   return shape()[i < 0 ? i + n : i];
 }
 
+void Tensor::ThrowUndefined() {
+  throw InvalidArgument("[tensor] the tensor is undefined",
+                        "give it a value first; grad() is undefined before the backward pass");
+}
+
 void* Tensor::raw_data() const {
-  Check(defined(), "tensor", "the tensor is undefined");
-  Check(impl_->storage != nullptr, "tensor", "the tensor of shape ", impl_->shape,
-        " has no values yet; initialise or load the module first");
+  if (Checked().storage == nullptr) {
+    throw InvalidArgument(
+        "[tensor] the tensor of shape " + lathe::ToString(shape()) + " has no values yet",
+        "initialise or load the module; it has the parts only that it registers");
+  }
   return static_cast<char*>(impl_->storage->data()) + impl_->offset * SizeOf(impl_->dtype);
 }
 
 void Tensor::CheckDType(DType wanted) const {
-  Check(defined(), "tensor", "the tensor is undefined");
-  Check(wanted == impl_->dtype, "tensor", "expected ", lathe::ToString(wanted), " but got ",
+  Check(wanted == dtype(), "tensor", "expected ", lathe::ToString(wanted), " but got ",
         lathe::ToString(impl_->dtype));
 }
 

@@ -122,12 +122,13 @@ class Tensor {
 
   bool defined() const { return impl_ != nullptr; }
   bool allocated() const { return impl_ != nullptr && impl_->storage != nullptr; }
-  const Shape& shape() const { return impl_->shape; }
+  // These throw for an undefined tensor.
+  const Shape& shape() const { return Checked().shape; }
   int64_t dim(int i) const;  // a negative i counts from the end
-  int ndim() const { return static_cast<int>(impl_->shape.size()); }
-  int64_t numel() const { return NumElements(impl_->shape); }
-  DType dtype() const { return impl_->dtype; }
-  Device device() const { return impl_->device; }
+  int ndim() const { return static_cast<int>(shape().size()); }
+  int64_t numel() const { return NumElements(shape()); }
+  DType dtype() const { return Checked().dtype; }
+  Device device() const { return Checked().device; }
   int64_t bytes() const { return numel() * SizeOf(dtype()); }
 
   // The address of the elements, on the tensor's device: only kernels can use it if that is not the
@@ -168,7 +169,7 @@ class Tensor {
   // Autograd. A leaf that requires a gradient collects it; grad() reads it.
   bool requires_grad() const { return impl_ != nullptr && impl_->requires_grad; }
   Tensor& SetRequiresGrad(bool value);
-  bool is_leaf() const { return impl_->producer == nullptr; }
+  bool is_leaf() const { return Checked().producer == nullptr; }
   // Returns the gradient, for reading; undefined if there is none or if it was zeroed. Changes
   // nothing about the leaf. While a factor of ClipGradNorm is not applied, this is a copy that is
   // multiplied by it. If reading applied the factor to the buffer, the last bits of a GPU's next
@@ -185,6 +186,11 @@ class Tensor {
   const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
 
  private:
+  const TensorImpl& Checked() const {
+    if (impl_ == nullptr) ThrowUndefined();
+    return *impl_;
+  }
+  [[noreturn]] static void ThrowUndefined();
   void CheckDType(DType dtype) const;
   void CheckOnHost() const;
   void CopyAcrossDevices(const Tensor& other);

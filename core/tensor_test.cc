@@ -89,6 +89,25 @@ TEST(Tensor, UnallocatedHasNoValues) {
   EXPECT_THROW(Tensor::Zeros({2}).Item(), Error);
 }
 
+TEST(Tensor, AnUndefinedOneIsAnError) {
+  const auto expect_error = [](const auto& use) {
+    try {
+      use(Tensor());
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(), "[tensor] the tensor is undefined");
+    }
+  };
+  expect_error([](const Tensor& t) { t.shape(); });
+  expect_error([](const Tensor& t) { t.ndim(); });
+  expect_error([](const Tensor& t) { t.numel(); });
+  expect_error([](const Tensor& t) { t.dtype(); });
+  expect_error([](const Tensor& t) { t.device(); });
+  expect_error([](const Tensor& t) { t.is_leaf(); });
+  expect_error([](const Tensor& t) { t.data<float>(); });
+  expect_error([](const Tensor& t) { t.Item(); });
+}
+
 TEST(Tensor, ViewsShareStorage) {
   Tensor t = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {3, 2});
   Tensor rows = t.Slice(1, 3).Slice(1, 2);

@@ -47,6 +47,11 @@ GraphStatistics Accelerator::graph_statistics() const {
 bool Accelerator::stop_requested() const { return state_->stop_requested; }
 
 Accelerator::Pass Accelerator::PassOf(const Tensor& loss) {
+  if (loss.numel() != 1) {
+    throw InvalidArgument(
+        "[backward] the loss must be one number but has shape " + ToString(loss.shape()),
+        "take the mean over the samples (Mean)");
+  }
   return [this, loss](double seed) {
     const Tensor start = Tensor::Full(loss.shape(), seed, loss.dtype(), loss.device());
     if (state_->scaler != nullptr) {

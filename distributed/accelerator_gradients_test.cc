@@ -57,6 +57,24 @@ TEST_P(Processes, BackwardAveragesOverTheWholeBatch) {
   }));
 }
 
+TEST(AcceleratorTest, ALossOfSeveralNumbersIsAnError) {
+  ExpectAllWell(RunRanks(1, [](const Env& env) {
+    Accelerator accelerator(Options(env));
+    Slope model;
+    model.Initialize(1);
+    SGD optimizer(model.Parameters(), {.lr = 0});
+    accelerator.Prepare(model, optimizer);
+    try {
+      accelerator.Backward(Add(Tensor::Zeros({2, 3}), model.weight));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(), "[backward] the loss must be one number but has shape [2, 3]");
+      EXPECT_FALSE(e.hint().empty());
+      return std::string();
+    }
+    return std::string("nothing was thrown");
+  }));
+}
+
 TEST_P(Processes, AccumulateStepsWithEveryWindow) {
   const int n = GetParam();
   ExpectAllWell(RunRanks(n, [](const Env& env) {

@@ -1,5 +1,7 @@
 #include "lathe/models/forward_context.h"
 
+#include <vector>
+
 #include "lathe/data/datasets/device_batch.h"
 
 namespace lathe {
@@ -11,6 +13,18 @@ Tensor WithSurplus(const Tensor& x, int64_t rows) {
   Tensor filled = Tensor::Zeros({rows}, DType::kI32);
   filled.Slice(0, x.numel()).CopyFrom(x);
   return filled;
+}
+
+// Sets what decides on dropout's masks. `row_samples`: the sample of each row.
+void SetDropout(nn::ForwardContext& context, const BatchInfo& batch,
+                const std::vector<int32_t>& row_samples, Device device, bool training,
+                uint64_t seed) {
+  Check(batch.step >= 0, "context", "the batch has no step; take it from a DataLoader");
+  context.sequences.sample_ids = Tensor::FromVector(batch.sample_ids).To(device);
+  context.row_samples = Tensor::FromVector(row_samples).To(device);
+  context.training = training;
+  context.seed = seed;
+  context.step = static_cast<uint32_t>(batch.step);
 }
 
 nn::ForwardContext OnHost(const Batch& batch, int64_t rows, uint32_t step) {
@@ -58,6 +72,27 @@ nn::ForwardContext MakeForwardContext(const Batch& batch, int64_t rows, Device d
   }
   if (device.is_cpu()) return OnHost(batch, rows, step);
   return OnDevice(DeviceBatch::Make(batch, rows, device, step));
+}
+
+nn::ForwardContext ContextOf(const BatchInfo& batch, bool training, uint64_t seed, Device device) {
+  nn::ForwardContext context;
+  SetDropout(context, batch, batch.sample_ids, device, training, seed);
+  context.row_positions = Tensor::Zeros({batch.num_samples()}, DType::kI32, device);
+  context.first_positions = context.row_positions;
+  return context;
+}
+
+nn::ForwardContext ContextOf(const BatchInfo& batch, const nn::Packing& packing, bool training,
+                             uint64_t seed) {
+  nn::ForwardContext context = packing.context();
+  const std::vector<int64_t>& lengths = packing.lengths();
+  Check(std::ssize(lengths) == batch.num_samples(), "context", "the packing has ", lengths.size(),
+        " sequences but the batch has ", batch.num_samples(), " samples");
+  std::vector<int32_t> row_samples;
+  for (size_t b = 0; b < lengths.size(); ++b)
+    row_samples.insert(row_samples.end(), static_cast<size_t>(lengths[b]), batch.sample_ids[b]);
+  SetDropout(context, batch, row_samples, context.row_positions.device(), training, seed);
+  return context;
 }
 
 Tensor LabelsFor(const Batch& batch, Device device) {

@@ -8,8 +8,16 @@
 
 namespace lathe {
 
+void Module::CheckIsNew(const std::string& name) const {
+  for (const Entry& entry : entries_) {
+    Check(name.empty() || entry.name != name, "module", "\"", name,
+          "\" is registered already; each part needs a name of its own");
+  }
+}
+
 Tensor Module::RegisterParameter(std::string name, Shape shape, Init init, bool decays,
                                  bool is_table) {
+  CheckIsNew(name);
   Tensor tensor = Tensor::Unallocated(std::move(shape));
   tensor.SetRequiresGrad(true);
   entries_.push_back({name, {name, tensor, init, decays, is_table}, nullptr});
@@ -22,6 +30,7 @@ Tensor Module::RegisterConstant(std::string name, Shape shape, Init init) {
 }
 
 void Module::RegisterModule(std::string name, std::shared_ptr<Module> module) {
+  CheckIsNew(name);
   entries_.push_back({std::move(name), {}, std::move(module)});
 }
 

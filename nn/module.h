@@ -86,6 +86,7 @@ class Module {
  protected:
   // This module's own part of Settings().
   virtual NamedSettings OwnSettings() const { return {}; }
+  // The names of a module's parts differ: Register... throws for one that is there already.
   Tensor RegisterParameter(std::string name, Shape shape, Init init, bool decays = true,
                            bool is_table = false);
   // Registers numbers that belong to a checkpoint but are not trained.
@@ -105,6 +106,7 @@ class Module {
     Parameter parameter;
     std::shared_ptr<Module> module;
   };
+  void CheckIsNew(const std::string& name) const;
   void Collect(const std::string& prefix, std::vector<Parameter>& out) const;
   void CollectModes(std::string& out) const;
   void CollectSettings(const std::string& prefix, NamedSettings& out) const;

@@ -60,6 +60,29 @@ TEST(Module, PathsInOrderOfRegistration) {
   EXPECT_TRUE(network.first->weight.requires_grad());
 }
 
+// Parts of one name would have one path in a checkpoint.
+TEST(Module, ANameIsTakenOnce) {
+  class Twice : public Module {
+   public:
+    explicit Twice(bool parts) {
+      if (parts)
+        Register<Dense>("a", 3, 5);
+      else
+        RegisterParameter("a", {2}, Init::Zeros());
+      Register<Dense>("a", 3, 5);
+    }
+  };
+  for (const bool parts : {false, true}) {
+    try {
+      Twice{parts};
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(),
+                "[module] \"a\" is registered already; each part needs a name of its own");
+    }
+  }
+}
+
 TEST(Module, TrainReachesTheWholeTree) {
   Network network;
   EXPECT_FALSE(network.training());

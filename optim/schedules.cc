@@ -24,16 +24,25 @@ double Cosine(double cycles, double progress) {
   return 0.5 * (1 + std::cos(pi * cycles * 2 * progress));
 }
 
+// Returns the step at which the schedule ends.
+int64_t LastStep(const std::string& name, const ScheduleOptions& o) {
+  if (!o.num_training_steps) {
+    throw InvalidArgument("[" + name + "] num_training_steps is required",
+                          "set it to the number of optimizer steps: epochs times batches");
+  }
+  return *o.num_training_steps;
+}
+
 double Polynomial(int64_t step, double base_lr, const ScheduleOptions& o) {
+  const int64_t last_step = LastStep("polynomial", o);
   if (!(base_lr > o.lr_end)) {
     throw InvalidArgument("[polynomial] lr_end " + std::to_string(o.lr_end) +
                           " must be smaller than the learning rate " + std::to_string(base_lr));
   }
-  if (step > o.num_training_steps) {
+  if (step > last_step) {
     return o.lr_end / base_lr;
   }
-  const double remaining =
-      1 - Ratio(step - o.num_warmup_steps, o.num_training_steps - o.num_warmup_steps);
+  const double remaining = 1 - Ratio(step - o.num_warmup_steps, last_step - o.num_warmup_steps);
   return ((base_lr - o.lr_end) * std::pow(remaining, o.power) + o.lr_end) / base_lr;
 }
 
@@ -69,8 +78,9 @@ double WarmupStableDecay(int64_t step, const ScheduleOptions& o) {
   const Curve decay_curve = CurveOf("decay_type", o.decay_type);
   Check(o.num_decay_steps.has_value(), "warmup_stable_decay", "num_decay_steps is required");
   const int64_t decay = *o.num_decay_steps;
-  const int64_t stable =
-      o.num_stable_steps.value_or(o.num_training_steps - o.num_warmup_steps - decay);
+  const int64_t stable = o.num_stable_steps
+                             ? *o.num_stable_steps
+                             : LastStep("warmup_stable_decay", o) - o.num_warmup_steps - decay;
   const int64_t decay_start = o.num_warmup_steps + stable;
   double factor = 0;
   if (step < o.num_warmup_steps) {
@@ -268,16 +278,18 @@ double ScheduleMultiplier(const std::string& name, int64_t step, double base_lr,
   const double min_lr_rate = name == "cosine_with_min_lr" ? MinLrRate(base_lr, o) : 0;
   const double polynomial =
       name == "polynomial" ? Polynomial(std::max(step, o.num_warmup_steps), base_lr, o) : 0;
+  const bool ends = name != "constant_with_warmup" && name != "inverse_sqrt";
+  const int64_t last_step = ends ? LastStep(name, o) : 0;
   if (step < o.num_warmup_steps) {
     return Ratio(step, o.num_warmup_steps);
   }
-  const int64_t decay_steps = o.num_training_steps - o.num_warmup_steps;
+  const int64_t decay_steps = last_step - o.num_warmup_steps;
   const double progress = Ratio(step - o.num_warmup_steps, decay_steps);
   if (name == "constant_with_warmup") {
     return 1;
   }
   if (name == "linear") {
-    return std::max(0.0, Ratio(o.num_training_steps - step, decay_steps));
+    return std::max(0.0, Ratio(last_step - step, decay_steps));
   }
   if (name == "cosine") {
     return std::max(0.0, Cosine(o.num_cycles.value_or(0.5), progress));

@@ -17,7 +17,7 @@ namespace lathe {
 // The defaults are those of get_scheduler. A schedule ignores options that it has no use for.
 struct ScheduleOptions {
   int64_t num_warmup_steps = 0;
-  int64_t num_training_steps = 0;
+  std::optional<int64_t> num_training_steps = {};  // required by all that end at a step
   std::optional<double> num_cycles = {};  // default: 0.5 for cosine, 1 for cosine_with_restarts
   double power = 1.0;                     // polynomial
   double lr_end = 1e-7;                   // polynomial
@@ -37,8 +37,9 @@ struct ScheduleOptions {
 };
 
 // Returns the factor on the base rate at optimizer step `step` (0-based). A pure function. Throws
-// for an unknown name, with the known ones, and for reduce_lr_on_plateau, which is no function of
-// the step. `base_lr` matters only to polynomial and to cosine_with_min_lr with min_lr.
+// for an unknown name, with the known ones, without the number of steps that the schedule needs,
+// and for reduce_lr_on_plateau, which is no function of the step. `base_lr` matters only to
+// polynomial and to cosine_with_min_lr with min_lr.
 double ScheduleMultiplier(const std::string& name, int64_t step, double base_lr,
                           const ScheduleOptions& options);
 

@@ -142,5 +142,26 @@ TEST(SchedulesTest, WrongOptionsAreReportedAtOnce) {
   EXPECT_THROW(ScheduleMultiplier("reduce_lr_on_plateau", 0, 1, {}), Error);
 }
 
+TEST(SchedulesTest, OnesThatEndNeedTheirNumberOfSteps) {
+  SGD optimizer = MakeOptimizer(1e-3);
+  const auto message = [&](const std::string& name, const ScheduleOptions& options) {
+    return MessageOf([&] { GetScheduler(name, optimizer, options); });
+  };
+  for (const std::string name : {"linear", "cosine", "cosine_with_restarts", "polynomial"}) {
+    EXPECT_TRUE(message(name, {.num_warmup_steps = 2})
+                    .starts_with("[" + name + "] num_training_steps is required"))
+        << name;
+  }
+  EXPECT_TRUE(message("cosine_with_min_lr", {.min_lr = 0.0}).find("is required") !=
+              std::string::npos);
+  EXPECT_TRUE(message("warmup_stable_decay", {.num_decay_steps = 2}).find("is required") !=
+              std::string::npos);
+  for (const std::string name : {"constant", "constant_with_warmup", "inverse_sqrt"}) {
+    EXPECT_EQ(message(name, {.num_warmup_steps = 2}), "nothing was thrown") << name;
+  }
+  EXPECT_EQ(message("warmup_stable_decay", {.num_decay_steps = 2, .num_stable_steps = 2}),
+            message("constant", {}));
+}
+
 }  // namespace
 }  // namespace lathe

@@ -79,8 +79,9 @@ auto DispatchFloat(DType dtype, const char* op, Body&& body) {
     case DType::kF64:
       return body(double{});
     default:
-      Check(false, op, "expected float32 or float64 but got ", ToString(dtype));
-      return body(float{});
+      throw InvalidArgument(
+          std::string("[") + op + "] expected float32 or float64 but got " + ToString(dtype),
+          "convert the tensor: x.To(DType::kF32)");
   }
 }
 

@@ -178,10 +178,10 @@ void OpBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
 // Throws unless a layer fits an input of `in` columns of `type` on `device`.
 void CheckLayer(const char* op, int64_t in, DType type, Device device, const Tensor& weight,
                 const Tensor& bias) {
-  Check(weight.ndim() == 2 && weight.dim(1) == in, op, "weight must have shape [out, ", in,
-        "] but has ", weight.shape());
-  Check(weight.dtype() == MathDType(type), op, "weight must be ", ToString(MathDType(type)),
-        " for ", ToString(type), " x but is ", ToString(weight.dtype()));
+  Check(weight.ndim() == 2, op, "weight must have shape [out, in] but has ", weight.shape());
+  Check(weight.dim(1) == in, op, "x has ", in, " columns, which don't fit weight ", weight.shape());
+  Check(weight.dtype() == MathDType(type), op, "x is ", ToString(type), " but weight is ",
+        ToString(weight.dtype()));
   if (bias.defined()) {
     Check(bias.shape() == Shape({weight.dim(0)}), op, "bias must have shape [", weight.dim(0),
           "] but has ", bias.shape());

@@ -93,10 +93,10 @@ Tensor GradOfRows(const char* op, const Tensor& dy, const Tensor& y, HostKernel 
   return dx;
 }
 
-Tensor SumOfAll(const Tensor& x) {
+Tensor SumOfAll(const Tensor& x, const char* op) {
   if (!x.device().is_cpu()) return SumToShape(x.Detach(), {});
   Tensor y = Tensor::Empty({}, x.dtype(), x.device());
-  DispatchFloat(x.dtype(), "sum", [&](auto tag) {
+  DispatchFloat(x.dtype(), op, [&](auto tag) {
     using T = decltype(tag);
     const T* in = x.data<T>();
     const auto sum = SumKernel<T>();
@@ -109,6 +109,14 @@ Tensor SumOfAll(const Tensor& x) {
     *y.data<T>() = static_cast<T>(SumKernel<double>()(partial.data(), chunks));
   });
   return y;
+}
+
+Tensor RecordedSum(const Tensor& x, const char* op) {
+  const AllocationTag allocation_tag = AllocationTag::Op(op);
+  Tensor y = SumOfAll(x, op);
+  return Record(op, y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
+    context.SetGrad(0, Repeated(context.grad_output(), shape));
+  });
 }
 
 // Sums without a record for autograd. x: [..., N] -> [..., 1]
@@ -149,16 +157,12 @@ Tensor RepeatedRows(const Tensor& dy, const Shape& shape) {
 }  // namespace
 
 // y = sum_i x_i;  dx_i = dy
-Tensor Sum(const Tensor& x) {
-  const AllocationTag allocation_tag = AllocationTag::Op("sum");
-  Tensor y = SumOfAll(x);
-  return Record("sum", y, {x}, {}, [shape = x.shape()](BackwardContext& context) {
-    context.SetGrad(0, Repeated(context.grad_output(), shape));
-  });
-}
+Tensor Sum(const Tensor& x) { return RecordedSum(x, "sum"); }
 
 // y = sum_i x_i / n
-Tensor Mean(const Tensor& x) { return Scale(Sum(x), 1.0 / static_cast<double>(x.numel())); }
+Tensor Mean(const Tensor& x) {
+  return Scale(RecordedSum(x, "mean"), 1.0 / static_cast<double>(x.numel()));
+}
 
 // y_r = sum_j x_rj;  dx_rj = dy_r
 Tensor SumLast(const Tensor& x) {

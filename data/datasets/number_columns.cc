@@ -105,8 +105,12 @@ Tensor ReadNumberColumn(const std::string& path, const std::string& column, DTyp
 }
 
 Tensor ClassColumn(const TextTable& table, const std::string& column, const LabelSet& labels) {
-  Check(labels.kind() == LabelKind::kSingleLabel, "class_column",
-        "the labels must be classes; read numbers by NumberColumn");
+  if (labels.kind() != LabelKind::kSingleLabel) {
+    throw InvalidArgument(
+        "[class_column] " + table.path + ": the labels of column \"" + column + "\" are no classes",
+        "read numbers by NumberColumn, classes that are written as numbers by "
+        "NumberColumn(table, column, DType::kI64)");
+  }
   std::vector<int64_t> classes;
   const std::vector<std::string>& texts = table.column(column);
   for (int64_t row = 0; row < table.rows(); ++row) {

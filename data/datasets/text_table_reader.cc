@@ -117,6 +117,10 @@ std::string LowerExtension(const std::string& path) {
 // Called before the file is read: a wrong name should not cost reading gigabytes.
 void CheckExtension(const std::string& path) {
   const std::string extension = LowerExtension(path);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw InvalidArgument(path + ": is a folder", "name a file in it, or a pattern such as *.csv");
+  }
   if (extension != ".csv" && extension != ".tsv" && extension != ".json" && extension != ".jsonl") {
     throw InvalidArgument(path + ": unknown file extension " + Quoted(extension),
                           "name the file .csv, .tsv, .json or .jsonl, whichever format it has; .gz "

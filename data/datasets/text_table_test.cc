@@ -175,7 +175,9 @@ TEST(FileTest, UnusableFiles) {
   EXPECT_EQ(error.message(), missing + ": No such file or directory");
 
   error = Catch([&] { ReadTextTable((dir / "folder.csv").string()); });
-  EXPECT_TRUE(error.message().starts_with((dir / "folder.csv").string() + ": ")) << error.what();
+  EXPECT_EQ(error.message(), (dir / "folder.csv").string() + ": is a folder");
+  error = Catch([&] { ReadTextTable(dir.string()); });
+  EXPECT_EQ(error.message(), dir.string() + ": is a folder");
 
   error = Catch([&] { ReadTextTable("train.txt"); });
   EXPECT_EQ(error.message(), "train.txt: unknown file extension \".txt\"");

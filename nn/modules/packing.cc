@@ -43,6 +43,7 @@ void Packing::Fill(const std::vector<uint8_t>& is_token, Device device) {
       row_positions.push_back(position++);
     }
     Check(position > 0, "packing", "sequence ", b, " of the attention_mask has no token");
+    lengths_.push_back(position);
     longest = std::max<int64_t>(longest, position);
     ends.push_back(static_cast<int32_t>(tokens.size()));
     samples.push_back(static_cast<int32_t>(b));

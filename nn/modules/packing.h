@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "lathe/nn/context.h"
 
@@ -25,14 +26,19 @@ class Packing {
   // [T, ...] -> [B, S, ...], with 0 at padding.
   Tensor Unpack(const Tensor& y) const;
 
-  // The sequences, for layers. For dropout set training, seed and step in a copy.
+  // The sequences, for layers without dropout: sequence b counts as sample b. For dropout,
+  // ContextOf(batch, packing, training, seed) of models/forward_context.h has the samples' places
+  // in the global batch, so that all ranks together drop what one process would.
   const ForwardContext& context() const { return context_; }
   int64_t num_tokens() const { return context_.sequences.num_tokens; }
+  // The number of tokens of each sequence: [B].
+  const std::vector<int64_t>& lengths() const { return lengths_; }
 
  private:
   void Fill(const std::vector<uint8_t>& is_token, Device device);
 
   int64_t batch_, length_;
+  std::vector<int64_t> lengths_;
   Tensor tokens_;  // [T] i64: the row of each token among all B * S; undefined if all are tokens
   Tensor places_;  // [B * S] i64: the token of each row, or T for padding
   ForwardContext context_;
