@@ -52,6 +52,10 @@ constexpr IdleOption kOptions[] = {
      [](auto& a) { return a.data_seed && !a.shuffle_train && !a.group_by_length; }},
     {"overwrite_cache", "has no effect with --dataset_cache none",
      [](auto& a) { return a.overwrite_cache && a.dataset_cache == "none"; }},
+    {"text_column_delimiter", "has no effect unless --text_column_names has two columns or more",
+     [](auto& a) {
+       return IsGiven<&Arguments::text_column_delimiter>(a) && a.text_column_names.size() < 2;
+     }},
     {"logging_steps", "has no effect without --logging_strategy steps",
      [](auto& a) {
        const bool decides = a.eval_strategy == "steps" && EvaluatesWhenItLogs(a);
