@@ -7,7 +7,8 @@
 
 namespace lathe {
 
-// Throws what ReadFile throws, and InvalidArgument("path:line: not valid YAML: ...", hint).
+// Returns the file's only document. Throws what ReadFile throws, and InvalidArgument("path:line:
+// not valid YAML: ...", hint). A second document is such an error, too.
 YAML::Node ReadYamlFile(const std::string& path, const std::string& hint);
 
 }  // namespace lathe

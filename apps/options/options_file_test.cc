@@ -212,6 +212,21 @@ TEST_F(OptionsFileTest, ErrorsInYamlNameFileLineAndKey) {
   EXPECT_TRUE(YamlError("seed: [1\n").starts_with(yaml_ + ":6: not valid YAML: "));
 }
 
+// PyYAML's safe_load refuses it, too.
+TEST_F(OptionsFileTest, ASecondDocumentOfYamlIsRefused) {
+  const std::string second =
+      ": a second YAML document begins, but only one may be in the file|the first argument" + what_;
+  EXPECT_EQ(YamlError("---\nlearning_rate: oops\nfoo: 1\n"), yaml_ + ":5" + second);
+  EXPECT_EQ(YamlError("seed: 1\n---\n"), yaml_ + ":6" + second);
+  EXPECT_EQ(YamlError("...\nseed: 1\n"), yaml_ + ":6" + second);
+  for (const std::string& text :
+       {"---\n" + std::string(kFewestYaml), std::string(kFewestYaml) + "...\n",
+        "# options\n%YAML 1.2\n---\n" + std::string(kFewestYaml)}) {
+    WriteYaml(text);
+    EXPECT_EQ(ErrorOf({yaml_}), "no error") << text;
+  }
+}
+
 TEST_F(OptionsFileTest, ErrorsInTheFileItself) {
   const std::string json_hint = "|--json_config" + what_, hint = "|the first argument" + what_;
   WriteJson("{\n\"seed\": }");
