@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,7 +16,17 @@ namespace lathe {
 namespace {
 
 constexpr char kOption[] = "--resume_from_checkpoint";
-constexpr char kSecret[] = "--token";  // is not printed: it belongs into HF_TOKEN
+
+// Options that a command to repeat must not have. A token is a secret, which belongs into HF_TOKEN.
+constexpr std::string_view kLeftOut[] = {"resume_from_checkpoint", "token"};
+
+// Returns true if the word is one of these options, with its value behind "=" or without it.
+bool IsLeftOut(const std::string& word) {
+  if (!word.starts_with("--")) return false;
+  std::string name = word.substr(2, word.find('=') - 2);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return std::ranges::find(kLeftOut, name) != std::end(kLeftOut);
+}
 
 // Returns the text in quotes if a shell would take it apart.
 std::string Quoted(const std::string& text) {
@@ -73,18 +85,16 @@ FoundCommand FindCommand() {
 }  // namespace
 
 std::string OwnCommand() {
-  const std::vector<std::string> command = FindCommand().words;
+  const std::vector<std::string> words = FindCommand().words;
   std::string text;
-  for (size_t i = 0; i < command.size(); ++i) {
-    if (command[i].starts_with(std::string(kOption) + "=") ||
-        command[i].starts_with(std::string(kSecret) + "=")) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (IsLeftOut(words[i])) {
+      const bool has_value = words[i].find('=') == std::string::npos && i + 1 < words.size() &&
+                             !words[i + 1].starts_with("--");
+      if (has_value) ++i;
       continue;
     }
-    if (command[i] == kOption || command[i] == kSecret) {
-      if (i + 1 < command.size() && !command[i + 1].starts_with("--")) ++i;
-      continue;
-    }
-    text += (text.empty() ? "" : " ") + Quoted(command[i]);
+    text += (text.empty() ? "" : " ") + Quoted(words[i]);
   }
   return text;
 }

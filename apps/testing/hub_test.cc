@@ -150,6 +150,21 @@ TEST_F(HubCliTest, RanksFetchOnce) {
   EXPECT_EQ(none.err.find("error: ", error + 1), std::string::npos) << none.err;
 }
 
+TEST_F(HubCliTest, TheCommandToGoOnNamesOneCheckpoint) {
+  for (const std::string& option :
+       {std::string("--save_steps=2"), std::string("--resume-from-checkpoint=true")}) {
+    const RunResult run = Train({"--num_train_epochs", "1000", "--save_steps", "2", option},
+                                {.interrupt_after = "saved " + Path("out")});
+    EXPECT_EQ(run.exit_code, 130) << run.out << run.err;
+    const size_t begin = run.out.find("to go on, run: ");
+    ASSERT_NE(begin, std::string::npos) << run.out;
+    EXPECT_EQ(run.out.find("--resume-from", begin), std::string::npos) << run.out;
+    EXPECT_NE(run.out.find(" --resume_from_checkpoint " + Path("out"), begin), std::string::npos)
+        << run.out;
+  }
+  EXPECT_EQ(Read("out/report.html").find("--resume"), std::string::npos);
+}
+
 TEST_F(HubCliTest, NeverPrintsTheToken) {
   AddFolder("owner/private", "model", "hf_secret");
   const RunResult run = Train({"--config_name", "owner/private", "--token", "hf_secret",
