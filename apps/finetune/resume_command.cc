@@ -1,5 +1,6 @@
 #include "lathe/apps/finetune/resume_command.h"
 
+#include <absl/strings/ascii.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -17,8 +18,9 @@ namespace {
 
 constexpr char kOption[] = "--resume_from_checkpoint";
 
-// Options that a command to repeat must not have. A token is a secret, which belongs into HF_TOKEN.
-constexpr std::string_view kLeftOut[] = {"resume_from_checkpoint", "token"};
+// Options that a command to repeat must not have. Tokens are secrets, which belong into HF_TOKEN.
+constexpr std::string_view kLeftOut[] = {"resume_from_checkpoint", "token", "hub_token",
+                                         "push_to_hub_token"};
 
 // Returns true if the word is one of these options, with its value behind "=" or without it.
 bool IsLeftOut(const std::string& word) {
@@ -26,6 +28,26 @@ bool IsLeftOut(const std::string& word) {
   std::string name = word.substr(2, word.find('=') - 2);
   std::replace(name.begin(), name.end(), '-', '_');
   return std::ranges::find(kLeftOut, name) != std::end(kLeftOut);
+}
+
+// Returns true if a variable or an option of this name may hold a secret.
+bool IsSecret(const std::string& name) {
+  constexpr std::string_view kParts[] = {"TOKEN", "KEY", "SECRET", "PASSWORD"};
+  const std::string upper = absl::AsciiStrToUpper(name);
+  return std::ranges::any_of(
+      kParts, [&](std::string_view part) { return upper.find(part) != std::string::npos; });
+}
+
+// Returns a launcher's word up to the value of the first such name: "HF_TOKEN=" or
+// "--export=ALL,HF_TOKEN=". What follows is left out, too, since a secret may have any characters.
+std::string WithoutSecret(const std::string& word) {
+  const auto is_of_name = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
+  for (size_t end = word.find('='); end != std::string::npos; end = word.find('=', end + 1)) {
+    size_t begin = end;
+    while (begin > 0 && is_of_name(word[begin - 1])) --begin;
+    if (IsSecret(word.substr(begin, end - begin))) return word.substr(0, end + 1);
+  }
+  return word;
 }
 
 // Returns the text in quotes if a shell would take it apart.
@@ -67,6 +89,7 @@ bool IsRank(pid_t process) {
 
 struct FoundCommand {
   std::vector<std::string> words;
+  size_t num_parents = 0;     // so many words are those of the parent alone, such as a launcher's
   bool is_launchers = false;  // it starts all processes of the job
 };
 
@@ -78,14 +101,18 @@ FoundCommand FindCommand() {
   std::vector<std::string> words = CommandLineOf(std::to_string(parent));
   const bool launched = own.size() > 1 && words.size() > own.size() &&
                         std::equal(own.rbegin(), own.rend() - 1, words.rbegin());
-  if (launched) found = {std::move(words), !IsRank(parent)};
+  if (launched) {
+    const size_t num_parents = words.size() - (own.size() - 1);
+    found = {std::move(words), num_parents, !IsRank(parent)};
+  }
   return found;
 }
 
 }  // namespace
 
 std::string OwnCommand() {
-  const std::vector<std::string> words = FindCommand().words;
+  const FoundCommand command = FindCommand();
+  const std::vector<std::string>& words = command.words;
   std::string text;
   for (size_t i = 0; i < words.size(); ++i) {
     if (IsLeftOut(words[i])) {
@@ -94,7 +121,8 @@ std::string OwnCommand() {
       if (has_value) ++i;
       continue;
     }
-    text += (text.empty() ? "" : " ") + Quoted(words[i]);
+    text += (text.empty() ? "" : " ") +
+            Quoted(i < command.num_parents ? WithoutSecret(words[i]) : words[i]);
   }
   return text;
 }

@@ -1,6 +1,8 @@
 // Runs the programs with names of models on a Hub in place of folders.
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "lathe/apps/testing/hub_cli_testing.h"
 
@@ -163,6 +165,45 @@ TEST_F(HubCliTest, TheCommandToGoOnNamesOneCheckpoint) {
         << run.out;
   }
   EXPECT_EQ(Read("out/report.html").find("--resume"), std::string::npos);
+}
+
+// They come from options in any spelling, and from the words of a parent process that stays.
+TEST_F(HubCliTest, NeitherTheReportNorTheOutputHoldsASecret) {
+  const std::string parent =
+      "600 env HF_TOKEN=hf_secret my-api-key=hf_secret A=1,B_PASSWORD=hf_secret;more KEPT=yes "
+      "apps/finetune/finetune";
+  std::vector<std::string> words;
+  std::istringstream stream(parent);
+  for (std::string word; stream >> word;) words.push_back(word);
+  for (const std::string& arg : TrainingArgs(
+           "out", {"--num_threads", "1", "--num_train_epochs", "1000", "--save_steps", "2",
+                   "--class_weights", "negative=2,positive=1", "--hub_token", "hf_secret",
+                   "--push_to_hub_token=hf_secret", "--hub-token", "hf_secret",
+                   "--push-to-hub-token=hf_secret", "--token", "hf_secret", "--report_to", "all"}))
+    words.push_back(arg);
+  for (const bool resumes : {false, true}) {
+    if (resumes) words.push_back("--resume-from-checkpoint=true");
+    const RunResult run =
+        RunProgram("/usr/bin/timeout", words, {.interrupt_after = "saved " + Path("out")});
+    EXPECT_EQ(run.exit_code, 130) << run.out << run.err;
+    EXPECT_EQ((run.out + run.err).find("hf_secret"), std::string::npos) << run.out << run.err;
+    const size_t begin = run.out.find("to go on, run: ");
+    ASSERT_NE(begin, std::string::npos) << run.out;
+    const std::string line = run.out.substr(begin);
+    for (const char* part : {"timeout 600 env HF_TOKEN= my-api-key= A=1,B_PASSWORD= KEPT=yes apps/",
+                             " --class_weights negative=2,positive=1 --report_to all "
+                             "--resume_from_checkpoint "})
+      EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
+    EXPECT_EQ(line.find("--resume-from"), std::string::npos) << line;
+  }
+  EXPECT_NE(Read("out/report.html").find("KEPT=yes"), std::string::npos);
+  EXPECT_EQ(Read("out/report.html").find("resume"), std::string::npos);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(Path("out"))) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_EQ(text.find("hf_secret"), std::string::npos) << entry.path();
+  }
 }
 
 TEST_F(HubCliTest, NeverPrintsTheToken) {
