@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <regex>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "lathe/apps/testing/cli_testing.h"
 #include "lathe/core/base/file.h"
@@ -43,7 +47,60 @@ class ReportPageTest : public CliTest {
     return dom.substr(begin, dom.find('"', begin) - begin);
   }
 
+  // Returns what a script, the body of a function, returns in a page of this width in pixels. All
+  // numbers are open.
+  nlohmann::json ResultAt(int width, const std::string& page, const std::string& script) {
+    Write("measured.html", page +
+                               "<script>addEventListener('load', () => { for (const numbers of "
+                               "document.querySelectorAll('details')) numbers.open = true; "
+                               "parent.postMessage(JSON.stringify((() => {" +
+                               script + "})()), '*'); });</script>");
+    Write("frame.html",
+          "<!DOCTYPE html><meta charset=\"utf-8\"><body><script>addEventListener('message', "
+          "(event) => { const pre = document.body.appendChild(document.createElement('pre')); "
+          "pre.textContent = encodeURI(event.data); });</script><iframe src=\"measured.html\" "
+          "style=\"width:" +
+              std::to_string(width) + "px;height:700px;border:0\"></iframe>");
+    const std::string dom = Dom("frame.html", " --virtual-time-budget=5000");
+    EXPECT_EQ(messages_.find("CONSOLE"), std::string::npos) << messages_;
+    const std::string open = "<pre>";
+    const size_t begin = dom.find(open) + open.size();
+    const std::string text = Decoded(dom.substr(begin, dom.find("</pre>", begin) - begin));
+    return nlohmann::json::parse(text);
+  }
+
+  // Trains with twelve classes whose long names differ in their ends only. Returns the report.
+  std::string PageOfLongNames() {
+    std::string csv = "sentence,label\n";
+    for (int row = 0; row < 48; ++row) {
+      csv +=
+          "the film was good,\"complaints about a checking-or-savings account that was closed, "
+          "the money and the fees, number " +
+          std::to_string(row % 12) + "\"\n";
+    }
+    Write("train.csv", csv);
+    Write("dev.csv", csv);
+    const RunResult run = Train({"--do_eval", "--max_steps", "2"});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return Read("out/report.html");
+  }
+
   std::string messages_;
+
+ private:
+  // Undoes encodeURI.
+  static std::string Decoded(const std::string& text) {
+    std::string out;
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '%') {
+        out += static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16));
+        i += 2;
+      } else {
+        out += text[i];
+      }
+    }
+    return out;
+  }
 };
 
 // Returns what lies in the figure of this name.
@@ -130,6 +187,29 @@ TEST_F(ReportPageTest, HoldsTheErrorsInABrowser) {
             errors)
       << section;
   EXPECT_EQ(Count(section, "data-name=\"sentence\">[^<]+</td>"), errors) << section;
+}
+
+// A heading that sticks to the top of its box must leave room for the rows.
+TEST_F(ReportPageTest, HeadingsLeaveRoomOnAPhone) {
+  const std::string page = PageOfLongNames();
+  if (!std::filesystem::exists(kBrowser)) GTEST_SKIP() << "there is no " << kBrowser;
+  const nlohmann::json headings = ResultAt(
+      360, page,
+      "return [...document.querySelectorAll('.scroll')].filter((box) => box.querySelector('thead'))"
+      ".map((box) => [box.getAttribute('aria-label'), box.querySelector('thead').offsetHeight, "
+      "box.clientHeight, Math.max(0, ...[...box.querySelectorAll('.matrix th:first-child')]"
+      ".map((th) => th.offsetWidth)), box.clientWidth]);");
+  bool has_matrix = false, has_curves = false;
+  for (const auto& [label, head, height, first, width] :
+       headings.get<std::vector<std::tuple<std::string, int, int, int, int>>>()) {
+    if (label == "Most confident errors") continue;  // its headings are hidden
+    EXPECT_GE(head, 20) << label;
+    EXPECT_LE(head, height / 2) << label;
+    EXPECT_LE(first, width / 2) << label;
+    has_matrix = has_matrix || label == "Confusion matrix";
+    has_curves = has_curves || label.starts_with("Precision and recall");
+  }
+  EXPECT_TRUE(has_matrix && has_curves) << headings;
 }
 
 TEST_F(ReportPageTest, HasCurvesWithoutLogs) {

@@ -9,6 +9,7 @@
 
 #include "lathe/train/report/chart.h"
 #include "lathe/train/report/chart_parts.h"
+#include "lathe/train/report/headings.h"
 #include "lathe/train/support/progress.h"
 
 namespace lathe {
@@ -66,15 +67,13 @@ std::string PairsTable(const Json& report) {
 std::string MatrixTable(const Json& matrix, const Json& classes) {
   std::string html =
       "<table class=\"matrix\"><thead><tr><th scope=\"col\">right class \\ prediction</th>";
-  for (const Json& one : classes)
-    html += "<th scope=\"col\">" + EscapeHtml(one.at("label").get<std::string>()) + "</th>";
+  for (const Json& one : classes) html += Heading(HeadingOf::kColumn, NameOf(one));
   html += "</tr></thead><tbody>";
   for (size_t row = 0; row < matrix.size(); ++row) {
     const auto counts = matrix[row].get<std::vector<int64_t>>();
     const double sum = std::max(
         1.0, static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0})));
-    html += "<tr><th scope=\"row\">" + EscapeHtml(classes[row].at("label").get<std::string>()) +
-            "</th>";
+    html += "<tr>" + Heading(HeadingOf::kRow, NameOf(classes[row]));
     for (size_t column = 0; column < counts.size(); ++column) {
       const double share = static_cast<double>(counts[column]) / sum;
       html += std::string("<td class=\"") + (row == column ? "right" : "wrong") +

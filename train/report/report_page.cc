@@ -8,6 +8,7 @@
 
 #include "lathe/train/report/confusion.h"
 #include "lathe/train/report/evaluation_figures.h"
+#include "lathe/train/report/headings.h"
 #include "lathe/train/support/progress.h"
 
 namespace lathe {
@@ -153,7 +154,7 @@ std::string NumbersTable(const Figure& figure) {
                      "<table><thead><tr>"
                      "<th scope=\"col\" class=\"name\">" +
                      EscapeHtml(figure.x_name) + "</th>";
-  for (const Series& one : columns) html += "<th scope=\"col\">" + EscapeHtml(one.name) + "</th>";
+  for (const Series& one : columns) html += Heading(HeadingOf::kColumn, one.name);
   html += "</tr></thead><tbody>";
   for (const auto& [x, values] : rows) {
     const auto name = static_cast<size_t>(x);
@@ -183,7 +184,7 @@ figcaption{font-weight:600;margin-bottom:.25rem}figure p{margin:0 0 .25rem}
 .scroll{overflow:auto;max-height:20rem}
 table{border-collapse:collapse}th,td{padding:.2rem .6rem;border-bottom:1px solid var(--edge);text-align:right}
 th[scope=row]{text-align:left;font-weight:400}.facts td{text-align:left;overflow-wrap:anywhere}
-thead th{position:sticky;top:0;background:var(--soft);z-index:1}
+thead th{position:sticky;top:0;background:var(--soft);z-index:1;vertical-align:bottom;word-break:keep-all}
 pre{background:var(--soft);padding:.75rem;border-radius:.5rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
 .matrix td{--c:var(--bad);background:color-mix(in srgb,var(--c) calc(var(--share)*60%),transparent)}.matrix .right{--c:var(--good)}
 .matrix th:first-child{position:sticky;left:0;background:var(--bg)}.matrix thead th:first-child{background:var(--soft);z-index:2}

@@ -9,6 +9,7 @@
 
 #include "lathe/train/report/confusion.h"
 #include "lathe/train/report/evaluation_figures.h"
+#include "lathe/train/report/headings.h"
 #include "lathe/train/report/report_page.h"
 #include "lathe/train/report/step_samples.h"
 
@@ -376,6 +377,20 @@ TEST(EvaluationFigures, ShowTheMostFrequentOfManyClasses) {
   const std::vector<Figure> figures = EvaluationFigures(SomeEvaluation(40));
   ASSERT_EQ(figures[0].row_names.size(), 30u);
   EXPECT_EQ(figures[0].row_names[0], "<10>");
+}
+
+TEST(Heading, CutsLongNames) {
+  EXPECT_EQ(Heading(HeadingOf::kColumn, "a<b"), "<th scope=\"col\">a&lt;b</th>");
+  EXPECT_EQ(Heading(HeadingOf::kColumn, "matthews_correlation"),
+            "<th scope=\"col\">matthews_correlation</th>");
+  const std::string name = "complaints about \"fees\" and other charges of number 1";
+  const std::string whole = "complaints about &quot;fees&quot; and other charges of number 1";
+  const std::string html = Heading(HeadingOf::kRow, name);
+  EXPECT_TRUE(html.starts_with("<th scope=\"row\" title=\"" + whole + "\" aria-label=\"" + whole +
+                               "\">complaints "))
+      << html;
+  EXPECT_TRUE(html.ends_with(" number 1</th>")) << html;
+  EXPECT_LT(html.size(), 2 * whole.size() + 80) << html;
 }
 
 TEST(ConfusionTable, IsAMatrixOrAListOfPairs) {
