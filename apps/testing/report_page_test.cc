@@ -212,6 +212,19 @@ TEST_F(ReportPageTest, HeadingsLeaveRoomOnAPhone) {
   EXPECT_TRUE(has_matrix && has_curves) << headings;
 }
 
+// The smallest text says that a score is undefined.
+TEST_F(ReportPageTest, TextsOfFiguresAreLargeEnoughOnAPhone) {
+  const std::string page = PageOfLongNames();
+  if (!std::filesystem::exists(kBrowser)) GTEST_SKIP() << "there is no " << kBrowser;
+  const nlohmann::json sizes =
+      ResultAt(375, page,
+               "return [...document.querySelectorAll('.plot text')].map((text) => "
+               "parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"
+               ".filter((size) => size > 0);");
+  ASSERT_GE(sizes.size(), 50u);
+  EXPECT_GE(*std::min_element(sizes.begin(), sizes.end()), 10.0);
+}
+
 TEST_F(ReportPageTest, HasCurvesWithoutLogs) {
   const RunResult run = Train({"--logging_steps", "500"});
   ASSERT_EQ(run.exit_code, 0) << run.out << run.err;

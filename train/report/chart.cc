@@ -243,7 +243,7 @@ std::string_view ChartStyle() {
 font:13px system-ui,sans-serif}
 @media (prefers-color-scheme:dark){.chart{--s0:#6fb7f2;--s1:#ff9a5c;--s2:#4fd1a5;--s3:#e79ac8;--s4:#e3c65a;--s5:#b3a6ff;--s6:#ff8a8a;--s7:#b9c6d2;--line:#3a4450;
 color:#e6eaf0}}
-.chart text{fill:currentColor;stroke:none}.chart .undefined{font-size:10px;font-style:italic}
+.chart text{fill:currentColor;stroke:none}.chart .undefined{font-size:11px;font-style:italic}
 .chart path{fill:none;stroke-width:2;stroke-linejoin:round}
 .chart .axis{stroke:currentColor;stroke-width:1}.chart .grid{stroke:var(--line);stroke-width:1}
 .chart .reference{stroke:currentColor;stroke-width:1;stroke-dasharray:2 4}

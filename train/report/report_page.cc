@@ -194,7 +194,8 @@ pre{background:var(--soft);padding:.75rem;border-radius:.5rem;overflow-x:auto;wh
 @media (max-width:40rem){.errors,.errors tbody{display:block}.errors thead{position:absolute;left:-999rem}
 .errors tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--edge)}
 .errors td{display:inline;border:0;padding:0 .75rem 0 0;overflow-wrap:anywhere}.errors td::before{display:inline;opacity:.8}
-.errors td:last-child{display:block;min-width:0;padding-top:.25rem}.errors td:last-child::before{display:none}}
+.errors td:last-child{display:block;min-width:0;padding-top:.25rem}.errors td:last-child::before{display:none}
+.plot svg{min-width:32rem}}
 #age{margin:0;font-weight:600}summary{cursor:pointer;padding:.25rem 0}:focus-visible{outline:3px solid var(--link);outline-offset:2px}
 @media print{nav,.skip{display:none}}
 )";
