@@ -225,6 +225,25 @@ TEST_F(ReportPageTest, TextsOfFiguresAreLargeEnoughOnAPhone) {
   EXPECT_GE(*std::min_element(sizes.begin(), sizes.end()), 10.0);
 }
 
+// Neither a word that has room on a line is on two, nor is the page wider than the screen.
+TEST_F(ReportPageTest, TheSummaryKeepsWordsWholeOnAPhone) {
+  const std::string page = PageOfLongNames();
+  if (!std::filesystem::exists(kBrowser)) GTEST_SKIP() << "there is no " << kBrowser;
+  const nlohmann::json broken = ResultAt(
+      375, page,
+      "const broken = []; for (const cell of document.querySelectorAll('.facts th, .facts td')) { "
+      "const text = cell.firstChild; for (const word of "
+      "text.data.matchAll(/(?<!\\S)\\S{1,30}(?!\\S)/g)) "
+      "{ const range = document.createRange(); range.setStart(text, word.index); "
+      "range.setEnd(text, word.index + word[0].length); "
+      "if (range.getClientRects().length > 1 && !/[\\/-]/.test(word[0])) broken.push(word[0]); } } "
+      "return {broken, cells: document.querySelectorAll('.facts td').length, "
+      "wider: document.documentElement.scrollWidth - innerWidth};");
+  EXPECT_EQ(broken.at("broken"), nlohmann::json::array());
+  EXPECT_GE(broken.at("cells"), 8);
+  EXPECT_LE(broken.at("wider"), 0);
+}
+
 TEST_F(ReportPageTest, HasCurvesWithoutLogs) {
   const RunResult run = Train({"--logging_steps", "500"});
   ASSERT_EQ(run.exit_code, 0) << run.out << run.err;

@@ -195,6 +195,7 @@ pre{background:var(--soft);padding:.75rem;border-radius:.5rem;overflow-x:auto;wh
 .errors tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--edge)}
 .errors td{display:inline;border:0;padding:0 .75rem 0 0;overflow-wrap:anywhere}.errors td::before{display:inline;opacity:.8}
 .errors td:last-child{display:block;min-width:0;padding-top:.25rem}.errors td:last-child::before{display:none}
+.facts,.facts :is(tbody,tr,th,td){display:block}.facts th{border:0;padding-bottom:0;opacity:.8}
 .plot svg{min-width:32rem}}
 #age{margin:0;font-weight:600}summary{cursor:pointer;padding:.25rem 0}:focus-visible{outline:3px solid var(--link);outline-offset:2px}
 @media print{nav,.skip{display:none}}
@@ -214,10 +215,13 @@ std::string Head(const ReportContents& contents) {
 }
 
 std::string Facts(const ReportContents& contents) {
-  std::string html = "<section id=\"summary\"><h2>Summary</h2>\n<table class=\"facts\"><tbody>\n";
+  // On a narrow screen each value stands below its name. The roles keep it a table all the same.
+  std::string html =
+      "<section id=\"summary\"><h2>Summary</h2>\n"
+      "<table class=\"facts\" role=\"table\"><tbody role=\"rowgroup\">\n";
   for (const auto& [name, value] : contents.facts) {
-    html += "<tr><th scope=\"row\">" + EscapeHtml(name) + "</th><td>" + EscapeHtml(value) +
-            "</td></tr>\n";
+    html += "<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">" + EscapeHtml(name) +
+            "</th><td role=\"cell\">" + EscapeHtml(value) + "</td></tr>\n";
   }
   html += "</tbody></table>\n";
   if (!contents.command.empty()) {
