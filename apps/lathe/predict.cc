@@ -305,12 +305,12 @@ void PredictFiles(const PredictOptions& options, FilePrediction& work) {
 // Names the flags that help.
 Error WithPredictHint(const Error& e, const PredictOptions& options,
                       const std::vector<std::string>& files) {
-  if (e.detail<MissingColumn>() != nullptr) {
-    const bool joins = !options.data.text_column_names.empty();
-    return e.WithHint(std::string("name another column with ") +
-                      (joins ? "--text_column_names" : "--text_columns") +
-                      ", or rename one in the file");
-  }
+  const std::string texts =
+      options.data.text_column_names.empty() ? "--text_columns" : "--text_column_names";
+  if (e.detail<MissingColumn>() != nullptr)
+    return e.WithHint("name another column with " + texts + ", or rename one in the file");
+  if (e.detail<UnusableColumn>() != nullptr)
+    return e.WithHint("give each row a text there, or name the columns of texts with " + texts);
   if (!e.hint().empty()) return e;
   const auto* about = e.detail<AboutFile>();
   if (about == nullptr) return e;

@@ -87,27 +87,37 @@ PredictionRows::PredictionRows(const std::vector<std::string>& inputs, std::stri
 }
 
 void PredictionRows::Open(const std::string& temporary, const TextTable& block) {
-  const Prediction any{.labels = {0}, .scores = std::vector<double>(options_.names.size())};
   columns_ = block.names;
-  std::vector<std::string> header = columns_;
-  for (const auto& [name, value] : CellsOf(any)) {
-    if (block.has(name)) {
-      throw InvalidArgument(block.path + ": there is a column \"" + name + "\" already",
-                            "rename or remove it, since the predictions get this name");
-    }
-    header.push_back(name);
-  }
+  CheckNames(block);
   writer_.emplace(temporary, output_);
   if (format_ == ".jsonl") return;
+  std::vector<std::string> header = columns_;
+  for (const auto& [name, value] : CellsOf(AnyPrediction())) header.push_back(name);
   const std::string line = Line(header, format_);
   writer_->Write(line.data(), line.size());
+}
+
+Prediction PredictionRows::AnyPrediction() const {
+  return {.labels = {0}, .scores = std::vector<double>(options_.names.size())};
+}
+
+void PredictionRows::CheckNames(const TextTable& block) const {
+  for (const auto& [name, value] : CellsOf(AnyPrediction())) {
+    if (!block.has(name)) continue;
+    throw InvalidArgument(block.path + ": there is a column \"" + name + "\" already",
+                          "rename or remove it, since the predictions get this name");
+  }
 }
 
 void PredictionRows::Write(const TextTable& block, int64_t first,
                            std::span<const Prediction> predictions) {
   std::string text;
   std::vector<const std::vector<std::string>*> columns;
-  for (const std::string& name : columns_) columns.push_back(&block.column(name));
+  if (format_ == ".jsonl") {
+    CheckNames(block);  // an object may have keys that those before it lack
+  } else {
+    for (const std::string& name : columns_) columns.push_back(&block.column(name));
+  }
   for (size_t i = 0; i < predictions.size(); ++i) {
     const int64_t row = first + static_cast<int64_t>(i);
     const Cells added = CellsOf(predictions[i]);

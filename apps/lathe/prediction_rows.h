@@ -50,7 +50,8 @@ class PredictionRows {
   // of it has the name of one that is to be added.
   void Open(const std::string& temporary, const TextTable& block);
   // Writes the rows of the block from `first`, one for each prediction. Rows come in the order of
-  // the files, which all have the columns of the first block.
+  // the files, which all have the columns of the first block unless they are JSON lines. Throws as
+  // Open does.
   void Write(const TextTable& block, int64_t first, std::span<const Prediction> predictions);
   void Close();
 
@@ -58,6 +59,10 @@ class PredictionRows {
   using Cells = std::vector<std::pair<std::string, nlohmann::json>>;  // names and values
 
   Cells CellsOf(const Prediction& prediction) const;
+  // Returns a prediction from which CellsOf makes all columns.
+  Prediction AnyPrediction() const;
+  // Throws if a column of the block has the name of one that is to be added.
+  void CheckNames(const TextTable& block) const;
   std::string JsonRow(const TextTable& block, int64_t row, const Cells& added);
   // Returns this line of an input, without its end. Lines are asked for in their order.
   std::string RawLine(const std::string& path, int64_t line);

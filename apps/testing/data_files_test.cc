@@ -104,6 +104,56 @@ TEST_F(DataFilesTest, CompressedFilesAndArraysAreTheSameData) {
   }
 }
 
+// Keys that nobody reads may come and go, be null or nested.
+TEST_F(DataFilesTest, UnusedKeysOfJsonMayHaveAnyValue) {
+  ASSERT_EQ(Run("whole", "none", {"--do_eval", "--do_predict"}).exit_code, 0);
+  const auto write = [&](const std::string& from, const std::string& to) {
+    std::istringstream lines(Read(from));
+    std::string header, line, text;
+    std::getline(lines, header);
+    for (size_t row = 0; std::getline(lines, line); ++row) {
+      nlohmann::json object = {{"sentence", line}};
+      if (const size_t comma = line.rfind(','); header == "sentence,label") {
+        object = {{"sentence", line.substr(0, comma)}, {"label", line.substr(comma + 1)}};
+      }
+      if (row % 3 == 0) object["a_note"] = nullptr;
+      if (row % 3 == 1) object["a_note"] = {{"deep", {1, nullptr}}};
+      if (row == 7) object["b_late"] = "x";
+      text += object.dump() + "\n";
+    }
+    Write(to, text);
+  };
+  write("train.csv", "train.jsonl");
+  write("dev.csv", "dev.jsonl");
+  write("test.csv", "test.jsonl");
+  ExpectResultsOf("whole",
+                  {"--train_file", Path("train.jsonl"), "--validation_file", Path("dev.jsonl"),
+                   "--test_file", Path("test.jsonl"), "--text_columns", "sentence"});
+  const std::string row = "{\"sentence\": \"good film\", \"label\": \"positive\", ";
+  Write("bad.jsonl", row + "\"w\": 1}\n" + row + "\"w\": null}\n");
+  for (const auto& [option, hint] :
+       {std::pair("--text_columns",
+                  "give each row a text there, or name the columns of texts with --text_columns"),
+        std::pair("--label_column",
+                  "give each row a label there, or name another column with --label_column"),
+        std::pair("--sample_weight_column",
+                  "give each row a weight there, or name another column with "
+                  "--sample_weight_column"),
+        std::pair("--text_column_names",
+                  "give each row a text there, or name the columns of texts "
+                  "with --text_column_names")}) {
+    Args args = {"--train_file", Path("bad.jsonl"), option, "w"};
+    if (option == std::string("--text_column_names")) args.back() = "sentence,w";
+    if (args[2] != "--text_columns" && args[2] != "--text_column_names")
+      args.insert(args.end(), {"--text_columns", "sentence"});
+    for (const std::string& cache : {std::string("none"), Path("cache")}) {
+      const RunResult run = Run("out", cache, args);
+      ExpectError(run, Path("bad.jsonl") + ":2: the value of \"w\" is null");
+      EXPECT_TRUE(Contains(run.err, std::string("\nhint: ") + hint + "\n")) << run.err;
+    }
+  }
+}
+
 TEST_F(DataFilesTest, MistakesAreOneLineEach) {
   const auto expect = [&](const Args& more, const std::string& message, const std::string& hint) {
     for (const std::string& cache : {std::string("none"), Path("cache")}) {

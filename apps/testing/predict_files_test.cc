@@ -92,6 +92,31 @@ TEST_F(PredictFilesTest, PairsAreTwoColumns) {
   EXPECT_NEAR(row["probability_positive"], json["scores"]["positive"], 2e-6);
 }
 
+// Rows of JSON lines are given back as they are, whatever lies under keys that nobody reads.
+TEST_F(PredictFilesTest, UnusedKeysOfJsonMayHaveAnyValue) {
+  ASSERT_EQ(Train({"--max_steps", "4"}).exit_code, 0);
+  const std::vector<std::string> lines = {"{\"sentence\": \"good\", \"meta\": null, \"n\": 1",
+                                          "{\"sentence\": \"bad\", \"meta\": {\"a\": {}}",
+                                          "{\"new\": [null], \"sentence\": \"film\", \"n\": null"};
+  std::string text;
+  for (const std::string& line : lines) text += line + "}\n";
+  Write("in.jsonl", text);
+  const RunResult run = Predict({"--file", Path("in.jsonl"), "--output", Path("done.jsonl")});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto rows = Lines(Read("done.jsonl"));
+  ASSERT_EQ(rows.size(), lines.size());
+  for (size_t i = 0; i < rows.size(); ++i)
+    EXPECT_TRUE(rows[i].starts_with(lines[i] + ",\"prediction\":")) << rows[i];
+  const RunResult used = Predict({"--file", Path("in.jsonl"), "--text_columns", "n"});
+  ExpectError(used, Path("in.jsonl") + ":2: key \"n\" is missing");
+  EXPECT_NE(used.err.find("name the columns of texts with --text_columns\n"), std::string::npos)
+      << used.err;
+  Write("in.jsonl", text + "{\"sentence\": \"x\", \"prediction\": 1}\n");
+  ExpectError(Predict({"--file", Path("in.jsonl"), "--output", Path("again.jsonl")}),
+              "there is a column \"prediction\" already");
+  EXPECT_FALSE(Exists("again.jsonl"));
+}
+
 TEST_F(PredictFilesTest, SeveralFilesAndPatterns) {
   ASSERT_EQ(Train({"--num_train_epochs", "2"}).exit_code, 0);
   std::filesystem::create_directory(Path("parts"));

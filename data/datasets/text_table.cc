@@ -18,6 +18,15 @@ std::string Join(const std::vector<std::string>& names) {
   return out;
 }
 
+// Returns the names of all columns, first those of the first row.
+std::vector<std::string> AllNames(const TextTable& table) {
+  std::vector<std::string> names = table.names;
+  for (const auto& [name, value] : table.unusable) {
+    if (std::ranges::find(table.names, name) == table.names.end()) names.push_back(name);
+  }
+  return names;
+}
+
 // Throws if the column has arrays.
 void CheckTexts(const TextTable& table, const std::string& name) {
   const auto c = static_cast<size_t>(&table.column(name) - table.columns.data());
@@ -30,10 +39,17 @@ void CheckTexts(const TextTable& table, const std::string& name) {
 }  // namespace
 
 bool TextTable::has(const std::string& name) const {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::find(names.begin(), names.end(), name) != names.end() || unusable.contains(name);
 }
 
 const std::vector<std::string>& TextTable::column(const std::string& name) const {
+  if (const auto found = unusable.find(name); found != unusable.end()) {
+    const UnusableValue& value = found->second;
+    throw InvalidArgument(
+        NameOfRow(path, value.line, value.element) + ": " + value.problem,
+        "give each row a string, a number, a boolean or an array of labels, or name another column")
+        .WithDetail(UnusableColumn{name});
+  }
   auto it = std::find(names.begin(), names.end(), name);
   if (it == names.end()) {
     throw NotFound(path + ": no column " + Quoted(name) + "; it has: " + Join(names),
@@ -63,8 +79,11 @@ TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::str
   }
   // `lathe predict --output` has added columns.
   const bool predicted = table.has("prediction") && table.has("probability");
-  for (size_t c = 0; named.empty() && c < table.names.size() && chosen.size() < 2; ++c) {
-    const std::string& name = table.names[c];
+  for (const std::string& name : named.empty() ? AllNames(table) : std::vector<std::string>()) {
+    if (chosen.size() == 2) break;
+    if (const auto found = table.unusable.find(name);
+        found != table.unusable.end() && found->second.begins_nested)
+      continue;
     if (name == weight_column) continue;
     if (predicted && (name == "prediction" || name.starts_with("probability"))) continue;
     if (name != label_column && name != "idx" && name != "id" && !name.empty())

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,10 +17,20 @@ namespace lathe {
 
 enum class InvalidUtf8 { kError, kReplace };
 
-// Details of two errors (Error::detail). They tell a caller which flag would avoid the error.
+// Details of errors (Error::detail). They tell a caller which flag would avoid the error.
 struct FoundInvalidUtf8 {};  // InvalidUtf8::kReplace would avoid the error
 struct MissingColumn {
   std::string column;
+};
+struct UnusableColumn {  // see UnusableValue
+  std::string column;
+};
+
+// The first row of a file in JSON that has no text for a column.
+struct UnusableValue {
+  int64_t line = 0, element = 0;  // see NameOfRow
+  std::string problem;            // `key "x" is missing`, or `the value of "x" is null`
+  bool begins_nested = false;     // the file's first row has an object there
 };
 
 // A whole file: named columns, all of the same length.
@@ -33,9 +44,15 @@ struct TextTable {
   // [rows] if the file is one array in JSON: the number of the row's object in it, from 1. An array
   // may be a single line, so the line alone doesn't tell which row it is. Empty for other files.
   std::vector<int64_t> elements = {};
+  // Columns of a file in JSON that can't be used, by name. An object may lack a key, or have null
+  // or an object under it. `names` are the keys of the file's first object. Keys that only others
+  // have are here alone, since the first one lacks them.
+  std::map<std::string, UnusableValue> unusable = {};
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
+  // Returns true if the file has the column, even if it can't be used.
   bool has(const std::string& name) const;
-  // Throws `path: no column "x"; it has: a, b`.
+  // Throws `path: no column "x"; it has: a, b`, or `path:line: key "x" is missing` for a column
+  // that can't be used.
   const std::vector<std::string>& column(const std::string& name) const;
   // Returns the number of the row's object in an array in JSON; 0 for other files.
   int64_t element(int64_t row) const {
@@ -56,15 +73,16 @@ std::string NameOfRow(const std::string& path, int64_t line, int64_t element = 0
 //                  character.
 //   .tsv           Split at tabs, without quoting (GLUE's files have lone quotes). The first row
 //                  names the columns.
-//   .json, .jsonl  One object a line, with the same keys in each. Strings are taken as they are;
-//                  numbers, booleans and arrays (labels) as JSON text. A .json file may instead be
-//                  one array of such objects.
+//   .json, .jsonl  One object a line. Strings are taken as they are; numbers, booleans and arrays
+//                  (labels) as JSON text. A column that some object lacks, or that holds null or an
+//                  object, is an error only where it is used (TextTable::unusable). A .json file
+//                  may instead be one array of such objects.
 // A UTF-8 byte order mark and blank lines are skipped.
 //
-// Throws `path:line: what` for a ragged row, a broken quote, broken JSON, a missing or unexpected
-// key, or a duplicate column name. Invalid UTF-8 is such an error, too, unless kReplace puts U+FFFD
-// in its place. Throws `path: what` for a missing or unreadable file, one without rows, an unknown
-// extension, or compressed data that are damaged or cut short.
+// Throws `path:line: what` for a ragged row, a broken quote, broken JSON, or a duplicate column
+// name. Invalid UTF-8 is such an error, too, unless kReplace puts U+FFFD in its place. Throws
+// `path: what` for a missing or unreadable file, one without rows, an unknown extension, or
+// compressed data that are damaged or cut short.
 TextTable ReadTextTable(const std::string& path, InvalidUtf8 invalid = InvalidUtf8::kError);
 
 // Parses `contents` as if `path` held them. `path` only serves for its extension and for messages.
@@ -80,8 +98,9 @@ struct TextColumns {
 // Returns the `named` columns (one or two). If none is named, chooses as run_glue does: sentence1
 // and sentence2 if both are there. Otherwise it takes the first two columns that are not
 // `label_column`, or the only one. `weight_column`, and the columns "idx", "id" and "" (a row index
-// written by a data frame), are no text either. Nor are "prediction" and "probability...", if the
-// table has both "prediction" and "probability", as `lathe predict` writes them.
+// written by a data frame), are no text either. Nor are columns that have an object in the first
+// row of a file in JSON. Nor are "prediction" and "probability...", if the table has both
+// "prediction" and "probability", as `lathe predict` writes them.
 TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::string>& named,
                               const std::string& label_column = "label",
                               const std::string& weight_column = "");

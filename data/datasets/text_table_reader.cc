@@ -58,60 +58,20 @@ void AddRow(TextTable& table, std::vector<std::string>& fields, int64_t line,
   table.lines.push_back(line);
 }
 
-// The place of an object: its line, and its number if it lies in an array; else 0.
-struct ObjectPlace {
-  int64_t line, element;
-  std::string In(const std::string& path) const { return NameOfRow(path, line, element); }
-};
-
-std::string CellOf(const std::string& path, const ObjectPlace& place, const std::string& key,
-                   const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number() || value.is_boolean() || value.is_array()) return value.dump();
-  throw InvalidArgument(place.In(path) + ": the value of " + Quoted(key) + " is " +
-                            (value.is_null() ? "null" : "an object"),
-                        "a value must be a string, a number, a boolean or an array of labels");
-}
-
-// Adds an object's values as a row. `named` tells whether a row has named the columns, and is set
-// by the first.
-void AddObject(TextTable& table, const Json& object, const ObjectPlace& place, bool& named) {
-  if (!std::exchange(named, true)) {
-    std::vector<std::string> names;
-    for (const auto& [key, value] : object.items()) names.push_back(key);
-    if (names.empty())
-      throw InvalidArgument(place.In(table.path) + ": the object has no keys",
-                            "write at least one text into it");
-    SetNames(table, std::move(names), place.line);
-    table.first_array_lines.resize(table.names.size());
-  }
-  for (size_t c = 0; c < table.names.size(); ++c) {
-    const auto it = object.find(table.names[c]);
-    if (it == object.end()) {
-      throw InvalidArgument(
-          place.In(table.path) + ": key " + Quoted(table.names[c]) + " is missing",
-          "every object must have the keys of the first one: " + Join(table.names));
-    }
-    table.columns[c].push_back(CellOf(table.path, place, table.names[c], *it));
-    if (it->is_array() && table.first_array_lines[c] == 0) table.first_array_lines[c] = place.line;
-  }
-  if (object.size() != table.names.size()) {
-    for (const auto& [key, value] : object.items()) {
-      if (!table.has(key)) {
-        throw InvalidArgument(
-            place.In(table.path) + ": unexpected key " + Quoted(key),
-            "every object must have the keys of the first one: " + Join(table.names));
-      }
-    }
-  }
-  table.lines.push_back(place.line);
-  if (place.element > 0) table.elements.push_back(place.element);
+// Returns what is wrong with a value that is no text; "" if it is one.
+std::string ProblemOf(const std::string& key, const Json& value) {
+  if (!value.is_null() && !value.is_object()) return "";
+  return "the value of " + Quoted(key) + " is " + (value.is_null() ? "null" : "an object");
 }
 
 std::string LowerExtension(const std::string& path) {
   std::string extension = std::filesystem::path(WithoutCompression(path)).extension().string();
   for (char& c : extension) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return extension;
+}
+
+std::string TextOf(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
 // Called before the file is read: a wrong name should not cost reading gigabytes.
@@ -184,9 +144,7 @@ void TextTableParser::Parse(std::string_view text, bool last) {
   if (invalid != std::string_view::npos) text = joined = ReplaceInvalidUtf8(text);
   if (!pending_.empty()) text = joined = pending_ + std::string(text);
   FindArray(text);
-  const auto add_object = [&](const Json& object, int64_t line) {
-    AddObject(table_, object, {line, array_ ? ++num_elements_ : 0}, named_);
-  };
+  const auto add_object = [&](const Json& object, int64_t line) { AddObject(object, line); };
   if (array_) {
     pending_ = std::string(array_->Read(text, last, add_object));
     return;
@@ -212,6 +170,50 @@ void TextTableParser::Parse(std::string_view text, bool last) {
   line_ += std::count(text.begin(), text.end(), '\n');
 }
 
+// Adds an object's values as a row. The first object names the columns.
+void TextTableParser::AddObject(const nlohmann::ordered_json& object, int64_t line) {
+  const int64_t element = array_ ? ++num_elements_ : 0;
+  if (!std::exchange(named_, true)) {
+    std::vector<std::string> names;
+    for (const auto& [key, value] : object.items()) names.push_back(key);
+    if (names.empty())
+      throw InvalidArgument(NameOfRow(table_.path, line, element) + ": the object has no keys",
+                            "write at least one text into it");
+    SetNames(table_, std::move(names), line);
+    table_.first_array_lines.resize(table_.names.size());
+    first_line_ = line;
+    first_element_ = element;
+    for (const auto& [key, value] : object.items()) {
+      if (value.is_object())
+        nested_.insert_or_assign(key, UnusableValue{line, element, ProblemOf(key, value), true});
+    }
+    table_.unusable = nested_;
+  }
+  const auto missing = [](const std::string& key) { return "key " + Quoted(key) + " is missing"; };
+  size_t num_found = 0;
+  for (size_t c = 0; c < table_.names.size(); ++c) {
+    const std::string& key = table_.names[c];
+    const auto value = object.find(key);
+    const bool is_there = value != object.end();
+    num_found += is_there ? 1 : 0;
+    const std::string problem = is_there ? ProblemOf(key, *value) : missing(key);
+    table_.columns[c].push_back(problem.empty() ? TextOf(*value) : "");
+    if (!problem.empty())
+      table_.unusable.try_emplace(key, UnusableValue{line, element, problem, false});
+    if (is_there && value->is_array() && table_.first_array_lines[c] == 0)
+      table_.first_array_lines[c] = line;
+  }
+  if (object.size() > num_found) {
+    for (const auto& [key, value] : object.items()) {
+      if (std::ranges::find(table_.names, key) == table_.names.end())
+        table_.unusable.try_emplace(
+            key, UnusableValue{first_line_, first_element_, missing(key), false});
+    }
+  }
+  table_.lines.push_back(line);
+  if (element > 0) table_.elements.push_back(element);
+}
+
 TextTable TextTableParser::TakeRows() {
   TextTable rows = std::move(table_);
   table_ = {};
@@ -219,6 +221,7 @@ TextTable TextTableParser::TakeRows() {
   table_.names = rows.names;
   table_.columns.resize(rows.names.size());
   table_.first_array_lines.resize(rows.first_array_lines.size());
+  table_.unusable = nested_;
   return rows;
 }
 

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,18 +36,22 @@ class TextTableParser {
 
  private:
   void FindArray(std::string_view text);
+  void AddObject(const nlohmann::ordered_json& object, int64_t line);
 
   InvalidUtf8 invalid_;
   std::string extension_;
   TextTable table_;
-  std::string pending_;                   // the beginning of a row whose end is still to come
-  int64_t line_ = 1;                      // on which the next row begins
-  int64_t next_line_ = 1;                 // on which the next piece begins
-  bool has_begun_ = false;                // a piece was parsed
-  bool named_ = false;                    // a row of JSON has named the columns
-  int64_t num_elements_ = 0;              // of an array in JSON, that have been read
-  bool knows_form_ = false;               // the next field is decided
-  std::optional<JsonArrayReader> array_;  // set if the file is an array in JSON
+  std::string pending_;        // the beginning of a row whose end is still to come
+  int64_t line_ = 1;           // on which the next row begins
+  int64_t next_line_ = 1;      // on which the next piece begins
+  bool has_begun_ = false;     // a piece was parsed
+  bool named_ = false;         // a row of JSON has named the columns
+  int64_t first_line_ = 0;     // of that row
+  int64_t first_element_ = 0;  // the same
+  std::map<std::string, UnusableValue> nested_;  // columns with an object in that row
+  int64_t num_elements_ = 0;                     // of an array in JSON, that have been read
+  bool knows_form_ = false;                      // the next field is decided
+  std::optional<JsonArrayReader> array_;         // set if the file is an array in JSON
 };
 
 }  // namespace internal

@@ -94,6 +94,8 @@ TextColumns ChooseColumns(const std::vector<TextTable>& tables, const FinetuneAr
 }
 
 void CheckSameColumns(const TextTable& first, const TextTable& table, const std::string& option) {
+  const auto is_json = [](const TextTable& t) { return TableFormat(t.path).starts_with(".json"); };
+  if (is_json(first) || is_json(table)) return;
   const auto sorted = [](Strings names) {
     std::sort(names.begin(), names.end());
     return names;

@@ -25,6 +25,7 @@ std::string NameOfFiles(const std::vector<std::string>& files);
 TextColumns ChooseColumns(const std::vector<TextTable>& tables, const FinetuneArguments& options);
 
 // Throws unless a table has the columns of the first one, in any order. The error names the file.
+// Files in JSON need the columns only that are used, and TextTable::column looks for these.
 void CheckSameColumns(const TextTable& first, const TextTable& table, const std::string& option);
 
 }  // namespace lathe

@@ -94,6 +94,18 @@ TEST_F(DataFilesTest, ColumnsMustBeTheSame) {
       "train_file must have the same columns");
 }
 
+TEST_F(DataFilesTest, FilesInJsonNeedOnlyTheColumnsThatAreUsed) {
+  const std::vector<TextTable> tables = {
+      ParseTextTable("a.jsonl", "{\"text\": \"x\", \"label\": 1, \"meta\": {}}\n"),
+      ParseTextTable("b.jsonl", "{\"text\": \"x\", \"label\": 1}\n"),
+      ParseTextTable("c.jsonl", "{\"label\": 1}\n")};
+  for (const TextTable& table : tables) CheckSameColumns(tables[0], table, "train_file");
+  EXPECT_EQ(ChooseColumns({tables[0], tables[1]}, {}).first, "text");
+  EXPECT_TRUE(ErrorOf([&] {
+                ChooseColumns(tables, {});
+              }).starts_with("c.jsonl: no column \"text\"; it has: label|"));
+}
+
 TEST_F(DataFilesTest, ArraysInAnyFileAreNoTexts) {
   const std::vector<TextTable> tables = {ParseTextTable("a.jsonl", "{\"text\": \"x\"}\n"),
                                          ParseTextTable("b.jsonl", "{\"text\": [1]}\n")};

@@ -25,7 +25,8 @@ Error WithFlagHint(const Error& e, const std::string& option);
 void CheckNoFolder(const std::string& path, const std::string& option);
 
 // Returns the rows of a split, a table for each file, with the columns joined that the options
-// join. Returns none if it is not wanted. Throws if a file has other columns than the first.
+// join. Returns none if it is not wanted. Throws if a file has other columns than the first
+// (CheckSameColumns).
 std::vector<TextTable> ReadTables(const DataSplit& split, const FinetuneArguments& options);
 
 // Calls `use` for each block of rows of the files, in their order. Throws as ReadTables does.

@@ -37,7 +37,9 @@ TextTable TakeRows(TextTable& table, const std::vector<bool>& taken) {
                 .names = table.names,
                 .columns = std::vector<std::vector<std::string>>(table.columns.size()),
                 .lines = {},
-                .first_array_lines = table.first_array_lines};
+                .first_array_lines = table.first_array_lines,
+                .elements = {},
+                .unusable = table.unusable};
   size_t kept = 0;
   for (size_t row = 0; row < taken.size(); ++row) {
     for (size_t c = 0; c < table.columns.size(); ++c) {

@@ -204,7 +204,9 @@ void CachedDataset::Scan(const PretrainedConfig& config) {
                          .names = rows.names,
                          .columns = std::vector<std::vector<std::string>>(rows.names.size()),
                          .lines = {},
-                         .first_array_lines = std::vector<int64_t>(rows.names.size())});
+                         .first_array_lines = std::vector<int64_t>(rows.names.size()),
+                         .elements = {},
+                         .unusable = rows.unusable});
       has_labels = has_labels || rows.has(options_.label_column);
       if (rule) columns = ChooseColumns(headers, options_);
     }
@@ -212,6 +214,7 @@ void CachedDataset::Scan(const PretrainedConfig& config) {
       int64_t& first = headers.back().first_array_lines[c];
       if (first == 0) first = rows.first_array_lines[c];
     }
+    headers.back().unusable.insert(rows.unusable.begin(), rows.unusable.end());
     // The labels are those of the whole training data, as in run_glue.
     if (!options_.do_train && split_.max_rows && !split_.drops_duplicates)
       CutRows(rows, *split_.max_rows - num_rows);

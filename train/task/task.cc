@@ -79,14 +79,23 @@ namespace {
     }
   }
   std::string hint = e.hint();
+  const std::string texts =
+      OptionName(options.text_column_names.empty() ? "text_columns" : "text_column_names");
   if (const auto* missing = e.detail<MissingColumn>(); missing != nullptr) {
     const bool weight = missing->column == options.sample_weight_column;
-    const bool joins = !options.text_column_names.empty();
-    const std::string texts = OptionName(joins ? "text_column_names" : "text_columns");
     hint = "name another column with " +
            (weight ? OptionName("sample_weight_column")
                    : texts + " or " + OptionName("label_column")) +
            ", or rename one in the file";
+  }
+  if (const auto* unusable = e.detail<UnusableColumn>(); unusable != nullptr) {
+    hint = unusable->column == options.sample_weight_column
+               ? "give each row a weight there, or name another column with " +
+                     OptionName("sample_weight_column")
+           : unusable->column == options.label_column
+               ? "give each row a label there, or name another column with " +
+                     OptionName("label_column")
+               : "give each row a text there, or name the columns of texts with " + texts;
   }
   if (e.detail<MismatchedSize>() != nullptr) {
     hint = "the weights belong to another configuration or number of labels; with " +

@@ -13,9 +13,8 @@
 namespace {
 
 void Use(const lathe::TextTable& table) {
-  const std::vector<std::string>& labels = table.columns.back();
   lathe::fuzz::CallAll({[&] { lathe::ChooseTextColumns(table, {}, table.names.back()); },
-                        [&] { lathe::LabelSet::Infer({&labels}); }});
+                        [&] { lathe::LabelSet::Infer({&table.column(table.names.back())}); }});
 }
 
 // Reads the file with a few bytes at a time, and returns the blocks as one table.
@@ -29,8 +28,17 @@ lathe::TextTable ReadBlocks(const std::string& path, lathe::InvalidUtf8 invalid)
       all.columns[c].insert(all.columns[c].end(), rows.columns[c].begin(), rows.columns[c].end());
     all.lines.insert(all.lines.end(), rows.lines.begin(), rows.lines.end());
     all.elements.insert(all.elements.end(), rows.elements.begin(), rows.elements.end());
+    all.unusable.insert(rows.unusable.begin(), rows.unusable.end());
   }
   return all;
+}
+
+// Returns what can't be used and why, a line for each column.
+std::string Problems(const lathe::TextTable& table) {
+  std::string lines;
+  for (const auto& [name, value] : table.unusable)
+    lines += lathe::NameOfRow(name, value.line, value.element) + ": " + value.problem + "\n";
+  return lines;
 }
 
 // Ends the process unless both ways of reading refuse the input, or both give the same rows.
@@ -50,7 +58,7 @@ void Compare(std::string_view input, lathe::InvalidUtf8 invalid) {
   blocks_error = error_of([&] { blocks = ReadBlocks(path, invalid); });
   if (whole_error.empty() == blocks_error.empty() && whole.names == blocks.names &&
       whole.columns == blocks.columns && whole.lines == blocks.lines &&
-      whole.elements == blocks.elements) {
+      whole.elements == blocks.elements && Problems(whole) == Problems(blocks)) {
     return;
   }
   std::cerr << "as a whole: " << whole.rows() << " rows " << whole_error
