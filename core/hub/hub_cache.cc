@@ -15,6 +15,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/files/safe_path.h"
 #include "lathe/core/hub/hub_names.h"
 
 namespace lathe {

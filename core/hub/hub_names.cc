@@ -39,18 +39,6 @@ bool IsCommit(const std::string& text) {
   return text.size() == 40 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-bool IsSafePath(const std::string& path) {
-  for (size_t begin = 0; begin <= path.size();) {
-    const size_t end = std::min(path.find('/', begin), path.size());
-    const std::string part = path.substr(begin, end - begin);
-    if (part.empty() || part == "." || part == ".." || part.size() > 255) return false;
-    begin = end + 1;
-  }
-  return std::none_of(path.begin(), path.end(), [](char c) {
-    return c == '\\' || absl::ascii_iscntrl(static_cast<unsigned char>(c));
-  });
-}
-
 std::string PercentEncoded(const std::string& text, bool keep_slashes) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string encoded;

@@ -15,10 +15,6 @@ bool IsLocalPath(const std::string& name_or_path);
 // Returns true for a commit: 40 hexadecimal digits in lower case.
 bool IsCommit(const std::string& text);
 
-// Returns true for a relative path that cannot lead out of its folder: no empty part, no "." or
-// "..", no backslash and no control character.
-bool IsSafePath(const std::string& path);
-
 // Percent-encodes all but letters, digits, "-", "_", "." and "~"; and "/" if `keep_slashes`.
 std::string PercentEncoded(const std::string& text, bool keep_slashes);
 

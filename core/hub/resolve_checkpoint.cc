@@ -13,6 +13,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
+#include "lathe/core/files/safe_path.h"
 #include "lathe/core/hub/blob_digest.h"
 #include "lathe/core/hub/fetch_file.h"
 #include "lathe/core/hub/hub_cache.h"

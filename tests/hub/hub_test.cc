@@ -20,11 +20,7 @@ TEST(HubNamesTest, TellsNamesFromPaths) {
   }
 }
 
-TEST(HubNamesTest, PathsStayInside) {
-  EXPECT_TRUE(IsSafePath("a/b.c"));
-  for (const char* path : {"", "/a", "a//b", "../a", "a/..", "./a", "a/", "a\\b", "a\nb"}) {
-    EXPECT_FALSE(IsSafePath(path)) << path;
-  }
+TEST(HubNamesTest, AddressesArePercentEncoded) {
   EXPECT_EQ(PercentEncoded("refs/pr/1", false), "refs%2Fpr%2F1");
   EXPECT_EQ(PercentEncoded("a b/ü", true), "a%20b/%C3%BC");
 }
