@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/files/safe_path.h"
 #include "lathe/core/hub/blob_digest.h"
 #include "lathe/core/hub/fetch_file.h"
@@ -20,6 +18,7 @@
 #include "lathe/core/hub/hub_client.h"
 #include "lathe/core/hub/hub_names.h"
 #include "lathe/core/hub/transfer_progress.h"
+#include "lathe/core/weight_files/shard_index.h"
 
 namespace lathe {
 namespace {
@@ -75,7 +74,6 @@ class Snapshot {
   void NeedConfig();
   void NeedTokenizer();
   void NeedWeights();
-  std::vector<std::string> ShardsOf(const std::string& index);
   const std::optional<HubListing>& Listing();
 
   const HubCache& cache_;
@@ -144,37 +142,18 @@ void Snapshot::NeedTokenizer() {
   }
 }
 
-// Returns the files that an index names, each once.
-std::vector<std::string> Snapshot::ShardsOf(const std::string& index) {
-  const std::string path = cache_.SnapshotPath(commit_, index);
-  const std::string text = ReadFile(path);
-  constexpr char kHint[] = "take another model; this one's index is broken";
-  CheckJsonNesting(text, path);
-  std::set<std::string> shards;
-  try {
-    const nlohmann::json json = nlohmann::json::parse(text);
-    for (const auto& [tensor, shard] : json.at("weight_map").items()) {
-      shards.insert(shard.get<std::string>());
-    }
-  } catch (const nlohmann::json::exception& e) {
-    throw InvalidArgument(path + ": is no index of shards: " + WithoutTag(e.what()), kHint);
-  }
-  for (const std::string& shard : shards) {
-    if (!IsSafePath(shard)) {
-      throw InvalidArgument(path + ": the shard \"" + shard + "\" lies outside of the model",
-                            kHint);
-    }
-  }
-  return {shards.begin(), shards.end()};
-}
-
 void Snapshot::NeedWeights() {
   for (const std::string name : kWeights) {
     if (Exists(name)) return Fetch(name);
     const std::string index = name + kIndexEnding;
     if (!Exists(index)) continue;
     Fetch(index);
-    for (const std::string& shard : ShardsOf(index)) Fetch(shard);
+    std::set<std::string> shards;
+    for (const auto& [tensor, shard] : ReadShardIndex(cache_.SnapshotPath(commit_, index),
+                                                      std::filesystem::path(name).extension())) {
+      shards.insert(shard);
+    }
+    for (const std::string& shard : shards) Fetch(shard);
     return;
   }
   throw NotFound(model_ + ": has no weights (model.safetensors, pytorch_model.bin or tf_model.h5)" +

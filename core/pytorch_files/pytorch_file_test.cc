@@ -353,7 +353,11 @@ TEST_F(PyTorchFileTest, ShardsByTheirIndex) {
   std::ofstream(dir_ / "d.bin") << "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
   EXPECT_EQ(refusal(R"({"weight":"d.bin"})"),
             (dir_ / "d.bin").string() + ": is only a pointer of Git LFS to the weights");
-  for (const char* name : {"../a.bin", "/a.bin", "a.safetensors"}) {
+  fs::create_directory(dir_ / "folder");
+  fs::rename(dir_ / "a.bin", dir_ / "folder/a.bin");
+  EXPECT_EQ(refusal(R"({"weight":"folder/a.bin"})"), "");
+  for (const char* name :
+       {"../a.bin", "/a.bin", "a.safetensors", "folder/../b.bin", "folder//a.bin"}) {
     EXPECT_NE(refusal(R"({"weight":")" + std::string(name) + "\"}")
                   .find("must be the name of a .bin file beside it"),
               std::string::npos);

@@ -5,18 +5,16 @@
 
 #include "lathe/core/base/json_nesting.h"
 #include "lathe/core/files/regular_file.h"
+#include "lathe/core/files/safe_path.h"
 #include "lathe/core/weight_files/git_lfs.h"
 
 namespace lathe {
 namespace {
 
-// A shard's name is appended to the folder's, so it must not lead out of the folder.
 void CheckShardName(const std::string& shard, const std::string& index, const std::string& ending) {
-  const bool has_separator = shard.find_first_of("/\\") != std::string::npos;
-  if (has_separator || !shard.ends_with(ending)) {
-    throw BrokenWeights(index,
-                        "\"" + shard + "\" must be the name of a " + ending + " file beside it");
-  }
+  if (IsSafePath(shard) && shard.ends_with(ending)) return;
+  throw BrokenWeights(index, "\"" + shard + "\" must be the name of a " + ending +
+                                 " file beside it or in a folder there");
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 
 namespace lathe {
 
-// Returns the shard of each tensor, by the tensor's name. A shard lies beside the index, and its
-// name ends with `ending`, such as ".safetensors". Throws BrokenWeights for an index that says
-// otherwise.
+// Returns the shard of each tensor, by the tensor's name. A shard is a path that IsSafePath takes,
+// relative to the index's folder, and ends with `ending`, such as ".safetensors". Throws
+// BrokenWeights for an index that says otherwise.
 std::map<std::string, std::string> ReadShardIndex(const std::string& index,
                                                   const std::string& ending);
 

@@ -94,7 +94,7 @@ TEST_F(HubTest, RefusesPathsThatLeadOut) {
   const HubServerFile index = {"{\"weight_map\": {\"a\": \"../../../../evil.safetensors\"}}"};
   hub_.Add("o/n", {.files = {{"config.json", {"{}"}}, {"model.safetensors.index.json", index}}});
   ExpectError([&] { FetchCheckpoint("o/n", {.weights = true}, Settings()); },
-              "the shard \"../../../../evil.safetensors\" lies outside of the model");
+              "\"../../../../evil.safetensors\" must be the name of a .safetensors file beside it");
   hub_.Fail(
       {.path = "config.json", .times = -1, .kind = HubFault::kWrongEtag, .text = "../../../evil"});
   ExpectError([&] { Fetch(); }, "leads out of its folder", "do not use this model");

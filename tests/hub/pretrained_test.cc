@@ -85,6 +85,28 @@ TEST_F(PretrainedTest, ANameGivesWhatItsFolderGives) {
   EXPECT_TRUE(hub_.requests().empty());
 }
 
+// The Hub's part of the program and the reader of weights take the same shards.
+TEST_F(PretrainedTest, ShardsMayLieInAFolder) {
+  const std::string folder = Publish(1);
+  const std::string shard = "weights/model-00001-of-00001.safetensors";
+  fs::create_directories(folder + "/weights");
+  fs::rename(folder + "/model.safetensors", folder + "/" + shard);
+  nlohmann::json map;
+  for (const Parameter& parameter :
+       Auto::FromConfig(AutoConfig::FromPretrained(folder))->Parameters()) {
+    map[parameter.name] = shard;
+  }
+  WriteFileAtomically(folder + "/model.safetensors.index.json",
+                      nlohmann::json{{"weight_map", map}}.dump());
+  HubServerModel model;
+  for (const char* file : {"config.json", "vocab.txt", "model.safetensors.index.json"}) {
+    model.files[file] = {ReadFile(folder + "/" + file)};
+  }
+  model.files[shard] = {ReadFile(folder + "/" + shard), true};
+  hub_.Add(kModel, std::move(model));
+  ExpectAsFolder(folder, quiet_);
+}
+
 TEST_F(PretrainedTest, OptionsOfTheModelHoldForANameToo) {
   Publish(1);
   ExpectError([&] { Auto::FromPretrained(kModel, {.num_labels = 2, .hub = quiet_}); },
