@@ -1,5 +1,7 @@
 #include "lathe/core/hub/blob_digest.h"
 
+#include <absl/strings/ascii.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -8,10 +10,17 @@
 namespace lathe {
 
 std::string DigestLike(const std::string& etag, const std::string& path) {
-  if (etag.find_first_not_of("0123456789abcdef") != std::string::npos) return etag;
-  if (etag.size() == 64) return DigestOfFile(path).sha256;
-  if (etag.size() == 40) return GitBlobDigestOfFile(path);
-  return etag;
+  const std::string expected = absl::AsciiStrToLower(etag);
+  if (expected.find_first_not_of("0123456789abcdef") != std::string::npos) return etag;
+  std::string digest;
+  if (etag.size() == 64) {
+    digest = DigestOfFile(path).sha256;
+  } else if (etag.size() == 40) {
+    digest = GitBlobDigestOfFile(path);
+  } else {
+    return etag;
+  }
+  return digest == expected ? etag : digest;
 }
 
 bool IsDamagedBlob(const std::string& path) {

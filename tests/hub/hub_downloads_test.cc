@@ -1,4 +1,6 @@
 // How downloads survive a bad network and bad servers.
+#include <absl/strings/ascii.h>
+
 #include <chrono>
 
 #include "lathe/core/hub/hub_cache.h"
@@ -196,6 +198,42 @@ TEST_F(HubTest, ComparesLengthAndHash) {
   hub_.Fail(
       {.path = "config.json", .method = "GET", .times = 2, .kind = HubFault::kWrongBytes, .at = 3});
   ExpectError([&] { Fetch(); }, "config.json from " + hub_.url() + " is damaged");
+}
+
+TEST_F(HubTest, HashesMayHaveDigitsOfEitherCase) {
+  const std::string weights_etag = absl::AsciiStrToUpper(LfsEtag(weights_));
+  const std::string config_etag = absl::AsciiStrToUpper(GitEtag("{\"model_type\": \"bert\"}"));
+  const auto give = [&](const char* file, const std::string& etag) {
+    hub_.Fail(
+        {.path = file, .method = "HEAD", .times = -1, .kind = HubFault::kWrongEtag, .text = etag});
+  };
+  give("model.safetensors", weights_etag);
+  give("config.json", config_etag);
+  // A sound file is taken, and its blob has the etag's name.
+  const std::string folder = Fetch();
+  EXPECT_EQ(Weights(folder), weights_);
+  EXPECT_EQ(fs::read_symlink(folder + "/model.safetensors"), "../../blobs/" + weights_etag);
+  // A damaged one is refused, whether it comes from the network or lies in the cache.
+  std::string damaged = weights_;
+  damaged[70'000] ^= 1;
+  PublishText(Cache() + "/blobs/" + weights_etag, damaged);
+  HubSettings settings = Settings();
+  settings.check_cached = true;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "note: owner/name: model.safetensors in the cache is damaged and is fetched again\n");
+  fs::remove_all(root_ + "/hub");
+  cdn_.Fail({.path = "/stored/", .times = -1, .kind = HubFault::kWrongBytes, .at = 70'000});
+  ExpectError([&] { Fetch(); }, " but must be " + weights_etag);
+  cdn_.ClearFaults();
+  fs::remove_all(root_ + "/hub");
+  hub_.Fail({.path = "config.json",
+             .method = "GET",
+             .times = -1,
+             .kind = HubFault::kWrongBytes,
+             .at = 3});
+  ExpectError([&] { Fetch(); }, " but must be " + config_etag);
 }
 
 }  // namespace
