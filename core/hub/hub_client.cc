@@ -24,6 +24,16 @@ bool IsRedirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
+// Returns true if a redirect leads to a model's present name, and false if it leads to the bytes of
+// a file. Bytes may lie on the same origin, but then the answer itself names the commit.
+bool LeadsToName(const HttpResponse& redirect, bool same_origin) {
+  const std::string location = redirect.Header("location");
+  const size_t delimiter = location.find_first_of(":/?#");
+  const bool has_scheme = delimiter != std::string::npos && location[delimiter] == ':';
+  const bool relative = !has_scheme && !location.starts_with("//");
+  return relative || (same_origin && redirect.Header("x-repo-commit").empty());
+}
+
 // Removes what HTTP puts round an etag: quotes, and a mark for weak ones.
 std::string PlainEtag(std::string etag) {
   if (etag.starts_with("W/")) etag.erase(0, 2);
@@ -77,8 +87,7 @@ HttpResponse HubClient::Send(HttpRequest request, bool to_bytes, HttpSink* sink)
     }
     const std::string next = ResolveLocation(request.url, location);
     const std::string next_origin = OriginOf(next);
-    const bool relative = location.starts_with('/') && !location.starts_with("//");
-    if (!relative && !to_bytes) return response;
+    if (!to_bytes && !LeadsToName(response, origin == next_origin)) return response;
     if (origin.starts_with("https:") && !next_origin.starts_with("https:")) {
       throw Error(absl::StatusCode::kPermissionDenied,
                   origin + " leads to an address without encryption, " + next_origin,

@@ -55,9 +55,9 @@ class HubClient {
   // Returns the address at which the file is asked for.
   std::string FileUrl(const std::string& revision, const std::string& file) const;
 
-  // Sends a request, and follows relative redirects, which lead to a model's present name. Follows
-  // others, which lead to the host of the bytes, only if `to_bytes`. The token goes to the Hub's
-  // own host only.
+  // Sends a request, and follows redirects that lead to a model's present name: relative ones, and
+  // those to the same origin from an answer without a commit. Follows others, which lead to the
+  // bytes, only if `to_bytes`. The token goes to the Hub's own host only.
   HttpResponse Send(HttpRequest request, bool to_bytes, HttpSink* sink = nullptr);
   // Returns true if the same request may succeed later.
   static bool IsTransient(const HttpResponse& response);

@@ -277,11 +277,14 @@ HubServer::Answer HubServer::AnswerTo(const HubRequest& request) {
   }
   const auto model = models_.find(name);
   if (model == models_.end()) return {404, {"X-Error-Code: RepoNotFound"}, ""};
-  if (!model->second.moved_to.empty()) {
-    return {307,
-            {"Location: " + (list ? "/api/models/" : std::string("/")) + model->second.moved_to +
-             target.substr(at)},
-            ""};
+  if (const std::string& now = model->second.moved_to; !now.empty()) {
+    std::string path = (list ? "/api/models/" : "/") + now + target.substr(at);
+    if (model->second.location == HubServerModel::kAddress) path = url() + path;
+    if (model->second.location == HubServerModel::kFromHere) {
+      path.erase(0, 1);
+      for (auto i = std::count(target.begin(), target.end(), '/'); i > 1; --i) path = "../" + path;
+    }
+    return {307, {"Location: " + path}, ""};
   }
   Answer refusal;
   if (!MaySee(model->second, request, &refusal)) return refusal;

@@ -30,6 +30,12 @@ struct HubServerModel {
   std::string token = {};     // without it the model is not shown
   bool gated = false;         // with another token than this one the model is gated
   std::string moved_to = {};  // the model has this name now: a redirect leads there
+  // How the redirect's Location is written.
+  enum Location {
+    kPath,      // "/owner/name/..."
+    kAddress,   // "http://127.0.0.1:1234/owner/name/..."
+    kFromHere,  // "../../owner/name/..."
+  } location = kPath;
 };
 
 struct HubFault {

@@ -249,10 +249,26 @@ TEST_F(HubTest, ColumnsThatAModelLacksAreAskedForOnce) {
 }
 
 TEST_F(HubTest, FollowsRenamedModels) {
-  hub_.Add("old-name", {.moved_to = kModel});
-  const std::string folder = FetchCheckpoint("old-name", kAllParts, Settings()).folder;
-  EXPECT_EQ(folder, root_ + "/hub/models--old-name/snapshots/" + kCommit);
-  EXPECT_EQ(Weights(folder), weights_);
+  for (const auto location :
+       {HubServerModel::kPath, HubServerModel::kAddress, HubServerModel::kFromHere}) {
+    hub_.Add("old-name", {.moved_to = kModel, .location = location});
+    const std::string folder = FetchCheckpoint("old-name", kAllParts, Settings()).folder;
+    EXPECT_EQ(folder, root_ + "/hub/models--old-name/snapshots/" + kCommit);
+    EXPECT_EQ(Weights(folder), weights_);
+    fs::remove_all(root_ + "/hub");
+    // The list of files is behind a redirect, too.
+    EXPECT_EQ(Tree(FetchMatching("old-name", {"*.md"}, Settings()).folder).size(), 1u);
+    fs::remove_all(root_ + "/hub");
+  }
+}
+
+// A server that has the bytes, too, leads to them by an address of its own.
+TEST_F(HubTest, BytesMayLieOnTheHubsOwnHost) {
+  HubServer hub;
+  hub.Add(kModel, {.files = {{"config.json", {"{}"}}, {"model.safetensors", {weights_, true}}}});
+  setenv("HF_ENDPOINT", hub.url().c_str(), 1);
+  EXPECT_EQ(Weights(Fetch({.config = true, .weights = true})), weights_);
+  EXPECT_EQ(hub.Count("HEAD", "/stored/"), 0);
 }
 
 TEST_F(HubTest, NeverSendsTheTokenToAnotherHost) {
