@@ -1,5 +1,6 @@
 #include "lathe/core/pytorch_files/pytorch_file.h"
 
+#include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -193,6 +194,55 @@ TEST_F(PyTorchFileTest, RefusesFunctionsByName) {
   EXPECT_EQ(refusal(kWeight), "holds no state dict");
   EXPECT_EQ(Refusal(OldForm(Pickle(Function("os", "remove")), {}, {})).substr(0, 17),
             "needs \"os.remove\"");
+}
+
+// The values have the operations that Python's pickle.dumps writes for such kinds.
+TEST_F(PyTorchFileTest, RefusesOtherKindsOfValuesByName) {
+  const auto pickle_with = [](const std::string& value) {
+    return Pickle(Dict({{"weight", kWeight}, {"other", value}}));
+  };
+  const auto error_with = [&](const std::string& value) {
+    try {
+      Read(ZipForm(pickle_with(value), {{"0", kFloats}}));
+    } catch (const Error& error) {
+      return error;
+    }
+    return Error(absl::StatusCode::kOk, "");
+  };
+  const std::pair<std::string, const char*> cases[] = {
+      {"\x8f\x94(K\x01K\x02\x90", "a set"},
+      {"(K\x01\x91\x94", "a frozenset"},
+      {std::string("B\x03\0\0\0", 5) + "abc", "bytes"},
+      {"C\x03xyz", "bytes"},
+      {std::string("\x8e\x03\0\0\0\0\0\0\0", 9) + "abc", "bytes"},
+      {std::string("\x96\x02\0\0\0\0\0\0\0", 9) + "ab", "a bytearray"},
+      {std::string("\x8bx\x01\0\0", 5) + std::string(375, '\0') + "\x01",
+       "an integer of more than 255 bytes"},
+      {std::string("\x8d\0\0\0\0\x01\0\0\0", 9), "a string of 4 GiB or more"},
+      {std::string("(K\x01K\x02K\x03K\x04tq\x01") + "1h\x01", "a tuple that holds itself"},
+      {Function("collections", "OrderedDict") + ")\x81", "an object of a class"},
+      {Function("collections", "OrderedDict") + ")}\x92", "an object of a class"},
+      {"\x82\x01", "an object of the registry copyreg"},
+      {"\x97", "a buffer that lies outside of it"},
+      {"I01\n", "a value of protocol 0 or 1"},
+  };
+  for (const auto& [value, kind] : cases) {
+    const Error error = error_with(value);
+    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument) << kind;
+    const std::string refusal =
+        std::string("its pickle holds ") + kind + ", which no plain file of weights needs";
+    EXPECT_EQ(error.message(), file_ + ": " + refusal);
+    EXPECT_EQ(Refusal(OldForm(pickle_with(value), {{"0", kFloats}}, {6})), refusal);
+    EXPECT_NE(error.hint().find("save a dict of its tensors alone by torch.save"),
+              std::string::npos);
+  }
+  // No pickle has these bytes as operations.
+  for (const char* op : {"\xff", "A", "\x99", "\x1b"}) {
+    const Error error = error_with(op);
+    EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss);
+    EXPECT_NE(error.message().find("its pickle has the unknown operation"), std::string::npos);
+    EXPECT_NE(error.hint().find("the file is damaged"), std::string::npos);
+  }
 }
 
 TEST_F(PyTorchFileTest, RefusesBombs) {

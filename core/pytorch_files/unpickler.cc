@@ -1,6 +1,7 @@
 #include "lathe/core/pytorch_files/unpickler.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "lathe/core/weight_files/stored_array.h"
@@ -55,6 +56,25 @@ enum Op : unsigned char {
   kFrame = 0x95,
 };
 
+// Python's other operations, and what a pickle that has them holds.
+struct OtherOps {
+  std::string_view ops;
+  const char* holds;
+};
+constexpr std::array<OtherOps, 11> kOtherOps = {{
+    {"\x8f\x90", "a set"},
+    {"\x91", "a frozenset"},
+    {"BC\x8e", "bytes"},
+    {"\x96", "a bytearray"},
+    {"\x8b", "an integer of more than 255 bytes"},
+    {"\x8d", "a string of 4 GiB or more"},
+    {"io\x81\x92", "an object of a class"},
+    {"\x82\x83\x84", "an object of the registry copyreg"},
+    {"\x97\x98", "a buffer that lies outside of it"},
+    {"1", "a tuple that holds itself"},
+    {"2FILPSVdglp", "a value of protocol 0 or 1"},
+}};
+
 }  // namespace
 
 Unpickler::Unpickler(std::string_view bytes, std::string file)
@@ -62,6 +82,13 @@ Unpickler::Unpickler(std::string_view bytes, std::string file)
 
 Error Unpickler::Broken(const std::string& what) const {
   return BrokenWeights(file_, "its pickle " + what);
+}
+
+Error Unpickler::Refused(const std::string& what) const {
+  return InvalidArgument(
+      file_ + ": " + what,
+      "if you trust the file, load it in Python by torch.load(FILE, weights_only=False) and save "
+      "a dict of its tensors alone by torch.save");
 }
 
 const PickledValue& Unpickler::Load() {
@@ -92,9 +119,16 @@ void Unpickler::Step(unsigned char op) {
       stopped_ = true;
       return;
     default:
-      throw Broken("has the operation " + std::to_string(op) + " at byte " +
-                   std::to_string(at_ - 1) + ", which files of weights don't use");
+      break;
   }
+  for (const OtherOps& other : kOtherOps) {
+    if (other.ops.find(static_cast<char>(op)) != std::string_view::npos) {
+      throw Refused(std::string("its pickle holds ") + other.holds +
+                    ", which no plain file of weights needs");
+    }
+  }
+  throw Broken("has the unknown operation " + std::to_string(op) + " at byte " +
+               std::to_string(at_ - 1));
 }
 
 // --- reading bytes ---

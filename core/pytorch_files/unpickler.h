@@ -64,7 +64,8 @@ class Unpickler {
 
   // Reads the next pickle. The value lives as long as the Unpickler. Throws BrokenWeights for a
   // damaged pickle, and for one that is nested or refers to itself more than files of weights do.
-  // Throws InvalidArgument for a function that isn't known.
+  // Throws InvalidArgument for a function that isn't known, and for values of kinds that files of
+  // weights don't have, such as sets and bytes.
   const PickledValue& Load();
   // Returns the number of bytes of the pickles that were read.
   size_t position() const { return at_; }
@@ -91,6 +92,7 @@ class Unpickler {
   bool Call(unsigned char op);
 
   Error Broken(const std::string& what) const;
+  Error Refused(const std::string& what) const;
   std::string_view Take(size_t size);
   template <typename T>
   T TakeNumber();

@@ -82,11 +82,8 @@ std::string KeysOf(const PickledValue& dict) {
 void Unpickler::PushFunction(std::string_view module, std::string_view name) {
   const int64_t number = FindFunction(module, name);
   if (number < 0) {
-    throw InvalidArgument(
-        file_ + ": needs \"" + Shown(module) + "." + Shown(name) +
-            "\", which no plain file of weights needs; Lathe runs no code of a file",
-        "if you trust the file, load it in Python by torch.load(FILE, weights_only=False) and save "
-        "its state dict alone by torch.save");
+    throw Refused("needs \"" + Shown(module) + "." + Shown(name) +
+                  "\", which no plain file of weights needs; Lathe runs no code of a file");
   }
   PushInteger(number, Kind::kFunction);
 }
