@@ -63,7 +63,9 @@ class Snapshot {
   std::string folder() const { return cache_.SnapshotFolder(commit_); }
   // Makes the files of these parts present. Throws NotFound if one is needed and not there.
   void Need(const CheckpointParts& parts);
-  std::vector<std::string> Files();
+  // Returns the Hub's list of the commit's files. There is none if the server gives none, or if no
+  // request may be made.
+  const std::optional<HubListing>& Listing();
 
  private:
   bool Exists(const std::string& file);
@@ -74,7 +76,8 @@ class Snapshot {
   void NeedConfig();
   void NeedTokenizer();
   void NeedWeights();
-  const std::optional<HubListing>& Listing();
+  // Returns the end of a sentence that says which file is not there.
+  std::string Contents();
 
   const HubCache& cache_;
   HubClient* client_;
@@ -92,8 +95,10 @@ const std::optional<HubListing>& Snapshot::Listing() {
   return listing_;
 }
 
-std::vector<std::string> Snapshot::Files() {
-  return Listing() ? Listing()->files : cache_.Files(commit_);
+std::string Snapshot::Contents() {
+  if (client_ == nullptr) return "; it has " + Joined(cache_.Files(commit_));
+  return Listing() ? "; it has " + Joined(Listing()->files)
+                   : ", and the server gives no list of its files";
 }
 
 bool Snapshot::Exists(const std::string& file) {
@@ -120,7 +125,7 @@ void Snapshot::Fetch(const std::string& file) {
 
 void Snapshot::NeedConfig() {
   if (Exists(kConfig)) return Fetch(kConfig);
-  throw NotFound(model_ + ": has no config.json; it has " + Joined(Files()),
+  throw NotFound(model_ + ": has no config.json" + Contents(),
                  "name a model that Transformers can read");
 }
 
@@ -157,7 +162,7 @@ void Snapshot::NeedWeights() {
     return;
   }
   throw NotFound(model_ + ": has no weights (model.safetensors, pytorch_model.bin or tf_model.h5)" +
-                     (client_ == nullptr ? " in the cache" : "") + "; it has " + Joined(Files()),
+                     (client_ == nullptr ? " in the cache" : "") + Contents(),
                  client_ == nullptr ? "without HF_HUB_OFFLINE and with a network they are fetched"
                                     : "name a model with weights");
 }
@@ -323,9 +328,14 @@ ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patte
   const std::string commit = CommitOf(client, std::nullopt, {});
   if (!is_known) cache_.KeepCommit(settings_.revision, commit);
   Snapshot snapshot(cache_, &client, model_, commit, settings_.check_cached);
-  const std::vector<std::string> files = snapshot.Files();
+  const std::optional<HubListing>& listing = snapshot.Listing();
+  if (!listing) {
+    throw NotFound(model_ + " at " + client.shown_endpoint() +
+                       ": the server gives no list of files, so patterns can't be compared with it",
+                   "leave out " + OptionName("include") + "; then each needed file is asked for");
+  }
   bool any = false;
-  for (const std::string& file : files) {
+  for (const std::string& file : listing->files) {
     const bool wanted = std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
       return fnmatch(p.c_str(), file.c_str(), 0) == 0;
     });
@@ -334,7 +344,7 @@ ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patte
     any = true;
   }
   if (!any) {
-    throw NotFound(model_ + ": no file matches; it has " + Joined(files),
+    throw NotFound(model_ + ": no file matches; it has " + Joined(listing->files),
                    "correct " + OptionName("include"));
   }
   cache_.KeepCommit(settings_.revision, commit);

@@ -67,6 +67,9 @@ TEST_F(HubTest, NoWeightsInIt) {
   hub_.Add("o/empty", {.files = {{"README.md", {"x"}}}});
   ExpectError([&] { FetchCheckpoint("o/empty", kAllParts, Settings()); },
               "o/empty: has no config.json; it has README.md");
+  hub_.Fail({.path = "/api/models/", .times = -1, .status = 404});
+  ExpectError([&] { FetchCheckpoint("o/n", kAllParts, Settings()); },
+              "tf_model.h5), and the server gives no list of its files");
 }
 
 TEST_F(HubTest, NoNetwork) {

@@ -339,5 +339,16 @@ TEST_F(HubTest, FetchesByPattern) {
   ExpectError([&] { FetchMatching(kModel, {"*.gguf"}, Settings()); }, "no file matches; it has");
 }
 
+TEST_F(HubTest, PatternsNeedAListOfFiles) {
+  hub_.Fail({.path = "/api/models/", .times = -1, .status = 404});
+  // What the cache has of the model is no list of it.
+  for (int i = 0; i < 2; ++i) {
+    ExpectError([&] { FetchMatching(kModel, {"*.json"}, Settings()); },
+                "owner/name at " + hub_.url() + ": the server gives no list of files",
+                "leave out include");
+    Fetch();
+  }
+}
+
 }  // namespace
 }  // namespace lathe
