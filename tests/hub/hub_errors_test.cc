@@ -1,7 +1,5 @@
 // Each thing that can go wrong between a model's name and its files gives one clear line.
-#include <linux/capability.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -144,33 +142,6 @@ TEST_F(HubTest, CacheThatCannotBeWritten) {
   ExpectError([&] { Fetch(); }, root_ + "/file", "choose another with HF_HOME");
   setenv("HF_HUB_CACHE", "/proc/lathe", 1);
   ExpectError([&] { Fetch(); }, "/proc/lathe/models--owner--name/blobs: ", "HF_HUB_CACHE");
-}
-
-// Runs `body` in a child that has no right to pass over permissions, as root has. Returns its exit
-// code, or -1.
-int RunWithoutRights(const std::function<int()>& body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    __user_cap_data_struct none[2] = {};
-    if (syscall(SYS_capset, &header, none) != 0) _exit(99);
-    int code = 98;
-    try {
-      code = body();
-    } catch (const Error& e) {
-      fprintf(stderr, "%s\n", e.what());
-    }
-    _exit(code);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-void SetFolderRights(const std::string& root, fs::perms rights) {
-  for (const auto& entry : fs::recursive_directory_iterator(root)) {
-    if (entry.is_directory()) fs::permissions(entry, rights);
-  }
 }
 
 TEST_F(HubTest, ReadOnlyCacheIsRead) {

@@ -87,6 +87,11 @@ class HubTest : public testing::Test {
   // Expects an error whose message holds `part` and whose hint holds `hint`.
   static void ExpectError(const std::function<void()>& body, const std::string& part,
                           const std::string& hint = "");
+  // Runs `body` in a child that has no right to pass over permissions, as root has. Returns its
+  // exit code, or -1.
+  static int RunWithoutRights(const std::function<int()>& body);
+  // Sets the permissions of all folders in the folder.
+  static void SetFolderRights(const std::string& root, std::filesystem::perms rights);
 
   std::string root_, weights_;
   HubServer cdn_{{.host = "localhost"}};
