@@ -129,10 +129,10 @@ void CheckSpace(const std::string& folder, int64_t needed) {
   std::error_code code;
   const fs::space_info space = fs::space(folder, code);
   if (code || needed <= 0 || space.available >= static_cast<uintmax_t>(needed)) return;
-  throw WithCacheHint(Error(absl::StatusCode::kResourceExhausted,
-                            folder + ": " + FormatSize(needed) + " are needed but " +
-                                FormatSize(static_cast<int64_t>(space.available)) + " are free",
-                            "free some space or choose another folder"));
+  throw WithCacheHint(FileError(absl::StatusCode::kResourceExhausted, folder,
+                                FormatSize(needed) + " are needed but " +
+                                    FormatSize(static_cast<int64_t>(space.available)) + " are free",
+                                "free some space or choose another folder"));
 }
 
 class Fetcher {

@@ -223,8 +223,8 @@ class Resolver {
   // and says so on standard error. Throws NotFound if there is neither.
   ResolvedCheckpoint FromCache(const std::optional<std::string>& known,
                                const CheckpointParts& parts);
-  // Returns what the cache has if the error is the Hub's fault or its refusal, and says so on
-  // standard error.
+  // Returns what the cache has whole if the error means that more can't be fetched or can't be
+  // written, and says so on standard error.
   std::optional<ResolvedCheckpoint> InsteadOfHub(const Error& e,
                                                  const std::optional<std::string>& known,
                                                  const CheckpointParts& parts);
@@ -311,8 +311,10 @@ ResolvedCheckpoint Resolver::FromCache(const std::optional<std::string>& known,
 std::optional<ResolvedCheckpoint> Resolver::InsteadOfHub(const Error& e,
                                                          const std::optional<std::string>& known,
                                                          const CheckpointParts& parts) {
-  const bool hubs_fault = e.detail<HubOutOfReach>() != nullptr || e.detail<HubRefused>() != nullptr;
-  if (!hubs_fault || !known) return std::nullopt;
+  // The only files that a download reads and writes are the cache's.
+  const bool excused = e.detail<HubOutOfReach>() != nullptr || e.detail<HubRefused>() != nullptr ||
+                       e.detail<AboutFile>() != nullptr;
+  if (!excused || !known) return std::nullopt;
   std::optional<ResolvedCheckpoint> cached = WholeOrNone(*known, parts);
   if (!cached) cached = EarlierCommit(parts);
   if (!cached) return std::nullopt;

@@ -28,10 +28,11 @@ struct ResolvedCheckpoint {
 
 // A folder or a file of that name wins, and is returned as it is. A file can't have weights: if
 // they are needed, throws NotFound. Otherwise asks the Hub, and fetches what the parts need and the
-// cache lacks. If the Hub is out of reach, or no longer gives the model, what the cache has is
-// used, and standard error says so. That may be an earlier commit of the branch, if the cache has
-// all parts of that one only. With settings that are offline no request is made. Throws NotFound
-// for what is neither a folder nor a model, and the errors of HubClient and FetchFile.
+// cache lacks. If the Hub is out of reach, or no longer gives the model, or the cache can't be
+// written, what the cache has is used, and standard error says so. That may be an earlier commit of
+// the branch, if the cache has all parts of that one only. With settings that are offline no
+// request is made. Throws NotFound for what is neither a folder nor a model, and the errors of
+// HubClient and FetchFile.
 ResolvedCheckpoint ResolveCheckpoint(const std::string& name_or_path, const CheckpointParts& parts,
                                      const HubOptions& options = {});
 // Does the same for a model's name, even if there is a folder of that name.

@@ -1,4 +1,5 @@
 // A branch that moves doesn't take away the commit that the cache has whole.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,6 +139,64 @@ TEST_F(HubUpdatesTest, AnUpdateThatCannotBeFetchedGivesTheOldCommit) {
   EXPECT_EQ(outcome.commit, kSecond);
   EXPECT_EQ(outcome.note, "");
   EXPECT_EQ(Branch(), kSecond);
+}
+
+TEST_F(HubUpdatesTest, ACacheThatCannotBeWrittenGivesTheOldCommit) {
+  Fetch();
+  MoveBranch();
+  const auto expect_old = [&](const std::string& problem) {
+    const Outcome outcome = FetchWithNote();
+    EXPECT_EQ(outcome.commit, kCommit);
+    EXPECT_EQ(outcome.weights, weights_);
+    EXPECT_NE(outcome.note.find(problem), std::string::npos) << outcome.note;
+    EXPECT_TRUE(outcome.note.ends_with(kOldIsUsed + "\n")) << outcome.note;
+    return HasFailure() ? 1 : 0;
+  };
+  // A read-only cache, also if only small files have changed
+  SetFolderRights(root_ + "/hub", fs::perms(0555));
+  EXPECT_EQ(RunWithoutRights([&] { return expect_old(": Permission denied"); }), 0);
+  new_weights_ = weights_;
+  MoveBranch();
+  EXPECT_EQ(RunWithoutRights([&] { return expect_old(": Permission denied"); }), 0);
+  SetFolderRights(root_ + "/hub", fs::perms(0755));
+  EXPECT_EQ(Branch(), kCommit);
+  // A disk that is full in the middle: no file may have more than 50 kB.
+  new_weights_ = RandomBytes(100'000, 8);
+  MoveBranch();
+  EXPECT_EQ(RunWithoutRights([&] {
+              signal(SIGXFSZ, SIG_IGN);
+              const rlimit limit = {50'000, 50'000};
+              setrlimit(RLIMIT_FSIZE, &limit);
+              return expect_old(".incomplete: File too large");
+            }),
+            0);
+  EXPECT_EQ(Branch(), kCommit);
+  // A file that can't fit is not begun.
+  hub_.Fail({.path = "model.safetensors",
+             .method = "HEAD",
+             .times = -1,
+             .status = 302,
+             .headers = {"X-Repo-Commit: " + std::string(kSecond),
+                         "X-Linked-Etag: \"" + LfsEtag("large") + "\"",
+                         "X-Linked-Size: 1000000000000000000", "Location: " + cdn_.url()}});
+  expect_old("/blobs: 1000000 TB are needed but ");
+  hub_.ClearFaults();
+  cdn_.ForgetRequests();
+  EXPECT_EQ(FetchWithNote().weights, new_weights_);
+  EXPECT_EQ(cdn_.requests().at(0).headers.at("range"), "bytes=50000-");
+  EXPECT_EQ(Branch(), kSecond);
+}
+
+TEST_F(HubUpdatesTest, ACacheThatCannotBeWrittenIsAnErrorWithoutAWholeCommit) {
+  Fetch({.config = true});
+  MoveBranch();
+  SetFolderRights(root_ + "/hub", fs::perms(0555));
+  EXPECT_EQ(RunWithoutRights([&] {
+              ExpectError([&] { Fetch(); }, ": Permission denied", "choose another with HF_HOME");
+              return HasFailure() ? 1 : 0;
+            }),
+            0);
+  SetFolderRights(root_ + "/hub", fs::perms(0755));
 }
 
 TEST_F(HubUpdatesTest, APartOfTheNewCommitDoesNotHideTheOldOne) {
