@@ -320,16 +320,17 @@ Tensor Conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
   const Plan plan = PlanOf(args, weight, options.groups);
   return DispatchActivations(x, kOp, [&](auto tag) {
     using T = decltype(tag);
-    const Tensor y = Tensor::Empty({args.batch, plan.outputs, args.out_length}, x.dtype());
-    if constexpr (!std::is_same_v<T, Float16>) {
+    if constexpr (std::is_same_v<T, Float16>) {  // never on the host
+      return Conv1dComposed(x, weight, bias, options);
+    } else {
+      const Tensor y = Tensor::Empty({args.batch, plan.outputs, args.out_length}, x.dtype());
       Forward(y.data<T>(), x.data<T>(), WeightData<T>(weight),
               bias.defined() ? bias.data<MathType<T>>() : nullptr, plan);
-    }
-    return Record(kOp, y, {x, weight, bias}, {x, weight},
-                  [x = x.Detach(), weight, bias, plan](BackwardContext& context) {
-                    if constexpr (!std::is_same_v<T, Float16>)
+      return Record(kOp, y, {x, weight, bias}, {x, weight},
+                    [x = x.Detach(), weight, bias, plan](BackwardContext& context) {
                       Backward<T>(context, x, weight, bias, plan);
-                  });
+                    });
+    }
   });
 }
 
