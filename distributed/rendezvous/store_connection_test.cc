@@ -253,22 +253,13 @@ TEST(Store, WhoListensSaysNothing) {
 // stops as a whole, or whose machine is suspended, looks so.
 TEST(Store, ATimeInWhichTheClientStoodStillDoesNotCount) {
   for (const bool also_the_server : {true, false}) {
+    const StoreProcess server;
     int ends[2];
     ASSERT_EQ(pipe(ends), 0);
-    const pid_t serving = fork();
-    if (serving == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const StoreServer server(kHost, 0, "job");
-      const int port = server.port();
-      if (write(ends[1], &port, sizeof port) != sizeof port) _exit(1);
-      for (;;) pause();
-    }
-    int port = 0;
-    ASSERT_EQ(read(ends[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
     const pid_t client = fork();
     if (client == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      Store store(kHost, port, "job", seconds(30));
+      Store store(kHost, server.port(), "job", seconds(30));
       store.SetPatience(seconds(2));
       if (write(ends[1], "x", 1) != 1) _exit(1);
       try {
@@ -284,18 +275,16 @@ TEST(Store, ATimeInWhichTheClientStoodStillDoesNotCount) {
     char byte;
     ASSERT_EQ(read(ends[0], &byte, 1), 1);
     // The server is stopped first and goes on last, so that the client waits for it most likely.
-    if (also_the_server) kill(serving, SIGSTOP);
+    if (also_the_server) server.Stop();
     std::this_thread::sleep_for(milliseconds(100));
     kill(client, SIGSTOP);
     std::this_thread::sleep_for(seconds(3));
     kill(client, SIGCONT);
     std::this_thread::sleep_for(milliseconds(100));
-    kill(serving, SIGCONT);
+    server.Continue();
     int status = 0;
     waitpid(client, &status, 0);
     EXPECT_EQ(status, 0);
-    kill(serving, SIGKILL);
-    waitpid(serving, nullptr, 0);
     for (const int end : ends) close(end);
   }
 }

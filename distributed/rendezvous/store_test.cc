@@ -205,39 +205,23 @@ TEST(Store, WhoGoesWithoutAWordIsMissed) {
 
 // A server that hears a goodbye late, because its machine is busy, still takes it for one.
 TEST(Store, LastWordsArriveThoughNobodyAnswersInTime) {
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  const pid_t serving = fork();
-  if (serving == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const StoreServer server(kHost, 0, "job");
-    const int port = server.port();
-    if (write(ends[1], &port, sizeof port) != sizeof port) _exit(1);
-    for (;;) pause();
-  }
-  int port = 0;
-  ASSERT_EQ(read(ends[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
-  Store other(kHost, port, "job", seconds(5));
+  const StoreProcess server;
+  Store other(kHost, server.port(), "job", seconds(5));
   for (const bool asked_before : {false, true}) {
     const std::string name = asked_before ? "rank 2" : "rank 1";
     {
-      Store leaver(kHost, port, "job", seconds(5), name);
+      Store leaver(kHost, server.port(), "job", seconds(5), name);
       leaver.SetPatience(milliseconds(50));
-      kill(serving, SIGSTOP);
-      waitpid(serving, nullptr, WUNTRACED);
+      server.Stop();
       if (asked_before) {
         EXPECT_THROW(leaver.Set("x", ""), Error);
       }
       EXPECT_THROW(leaver.Leave({{"left", name}}), Error);
     }
-    kill(serving, SIGCONT);
+    server.Continue();
     while (other.Get("left", seconds(5)) != name) usleep(1000);
     EXPECT_EQ(other.Get(Store::kGone, milliseconds(200)), std::nullopt);
   }
-  kill(serving, SIGKILL);
-  waitpid(serving, nullptr, 0);
-  close(ends[0]);
-  close(ends[1]);
 }
 
 }  // namespace
