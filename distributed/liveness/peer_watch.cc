@@ -10,6 +10,7 @@
 
 #include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/rank_waits.h"
+#include "lathe/distributed/rendezvous/store_protocol.h"
 #include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
@@ -260,15 +261,32 @@ void PeerWatch::CheckForProblems() {
 std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::string& mine,
                                              Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
+  const auto get = [&](const std::string& what, const std::vector<int>& numbers) {
+    while (!AwaitRanks(*store_, what, numbers, std::min(kMoment, TimeLeft(deadline))).empty()) {
+      CheckForProblems();
+      if (Clock::now() >= deadline) throw std::runtime_error("no answer");
+    }
+    std::vector<std::string> values;
+    for (auto& value : GetFromRanks(*store_, what, numbers, Milliseconds(0)))
+      values.push_back(*std::move(value));
+    return values;
+  };
   store_->Set(RankKey(key, rank_), mine);
-  const std::vector<int> ranks = RanksBetween(0, size_);
-  while (!AwaitRanks(*store_, key, ranks, std::min(kMoment, TimeLeft(deadline))).empty()) {
-    CheckForProblems();
-    if (Clock::now() >= deadline) throw std::runtime_error("no answer");
+  // If every rank asked for the key of every other one, the store would look up N^2 keys. So the
+  // first rank of each block puts the block's values under one key.
+  constexpr int kBlock = 256;
+  const std::string blocks = "block of " + key;
+  if (rank_ % kBlock == 0) {
+    std::string list;
+    for (const std::string& value : get(key, RanksBetween(rank_, std::min(rank_ + kBlock, size_))))
+      store_protocol::AppendText(list, value);
+    store_->Set(RankKey(blocks, rank_ / kBlock), list);
   }
   std::vector<std::string> all;
-  for (auto& value : GetFromRanks(*store_, key, ranks, Milliseconds(0)))
-    all.push_back(*std::move(value));
+  for (const std::string& list : get(blocks, RanksBetween(0, (size_ + kBlock - 1) / kBlock))) {
+    auto values = store_protocol::ParseList(list);
+    for (auto& value : values.value()) all.push_back(*std::move(value));
+  }
   return all;
 }
 

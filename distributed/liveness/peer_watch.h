@@ -63,7 +63,8 @@ class PeerWatch {
   // ranks.
   void SetExtraCheck(std::function<void()> check) { extra_check_ = std::move(check); }
 
-  // Returns what each rank has passed as `mine`, in the order of ranks. For use inside of Run.
+  // Returns what each rank has passed as `mine`, up to 4,000 bytes, in the order of ranks. For use
+  // inside of Run.
   std::vector<std::string> Exchange(const std::string& key, const std::string& mine,
                                     std::chrono::milliseconds timeout);
 

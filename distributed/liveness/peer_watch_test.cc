@@ -56,6 +56,27 @@ TEST(PeerWatch, ExchangesWordsOfAllRanks) {
   }
 }
 
+// More ranks than a block of Exchange has, each a thread.
+TEST(PeerWatch, ExchangesWordsOfManyRanks) {
+  constexpr int kRanks = 300;
+  const auto server = std::make_shared<StoreServer>("127.0.0.1", 0, "job");
+  std::vector<std::thread> threads;
+  std::vector<std::vector<std::string>> words(kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      PeerWatch watch(rank, kRanks, nullptr,
+                      std::make_shared<Store>("127.0.0.1", server->port(), "job", seconds(60),
+                                              "rank " + std::to_string(rank)));
+      watch.Run("meeting",
+                [&] { words[rank] = watch.Exchange("word", std::to_string(rank), seconds(60)); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<std::string> expected;
+  for (int rank = 0; rank < kRanks; ++rank) expected.push_back(std::to_string(rank));
+  for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(words[rank], expected) << rank;
+}
+
 TEST(PeerWatch, ARankThatIsToBlameItselfSaysSoToAll) {
   for (const int culprit : {0, 1, 2}) {
     const auto results = WithWatches(3, [culprit](int rank, PeerWatch& watch) {

@@ -11,6 +11,7 @@
 #include "lathe/distributed/groups/nccl/fake_nccl.h"
 #include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
+#include "lathe/distributed/rendezvous/store_protocol.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {
@@ -25,10 +26,18 @@ std::shared_ptr<NcclGroup> JoinGhosts(const ProcessEnvironment& env, int rank, i
   const auto [server, store] = OpenStore(env);
   std::string id("an id");
   id.resize(sizeof(ncclUniqueId));
+  std::string devices, ids;
   for (int other = 0; other < size; ++other) {
     const std::string number = std::to_string(other);
-    store->Set("nccl_device/" + number, Serialize({.uuid = "ghost " + number, .visible = 1}));
+    const std::string device = Serialize({.uuid = "ghost " + number, .visible = 1});
+    store->Set("nccl_device/" + number, device);
     store->Set("nccl_id/" + number, id);
+    store_protocol::AppendText(devices, device);
+    store_protocol::AppendText(ids, id);
+  }
+  if (rank != 0) {  // rank 0 also puts the values of all under one key (PeerWatch::Exchange)
+    store->Set("block of nccl_device/0", devices);
+    store->Set("block of nccl_id/0", ids);
   }
   return MakeNcclGroup(rank, size, 0, server, store, timeout);
 }
