@@ -2,12 +2,9 @@
 
 #include <absl/cleanup/cleanup.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -15,12 +12,8 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/philox.h"
 #include "lathe/distributed/groups/call_signature.h"
-#include "lathe/distributed/groups/channel.h"
-#include "lathe/distributed/groups/gloo_connect.h"
-#include "lathe/distributed/groups/local_ranks.h"
-#include "lathe/distributed/groups/machine_layout.h"
+#include "lathe/distributed/groups/machine_links.h"
 #include "lathe/distributed/groups/stripe_message.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 
@@ -42,11 +35,6 @@ void Reduce(void* out, const void* a, const void* b, size_t n) {
   }
 }
 
-template <typename T>
-std::string BytesOf(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof value};
-}
-
 class GlooGroup : public ProcessGroup {
  public:
   GlooGroup(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
@@ -58,8 +46,7 @@ class GlooGroup : public ProcessGroup {
     signal(SIGPIPE, SIG_IGN);  // a lost rank is reported by the call that needed it
     watch_.Run("connecting", [&] {
       life->SetPatience(timeout);
-      MeetLocalRanks(local_rank, local_world_size);
-      ConnectMachines(life);
+      links_ = LinkMachines(watch_, life, rank, local_rank, local_world_size, timeout, transfers_);
     });
     watch_.StartHeartbeat(std::move(life), timeout,
                           [transfers = transfers_] { transfers->BreakOff(); });
@@ -76,19 +63,19 @@ class GlooGroup : public ProcessGroup {
   void ReduceScatter(std::span<float> data) override { ReduceScatterOf<float>(data); }
   void ReduceScatterCompressed(std::span<float> data) override { ReduceScatterOf<BFloat16>(data); }
 
-  bool reads_memory() const override { return layout_->num_machines() == 1; }
+  bool reads_memory() const override { return links_.layout.num_machines() == 1; }
 
   void ShareMemory(Storage& storage) override {
     if (!reads_memory()) return;
     Run("share_memory", {.call = Call::kShareMemory}, {}, LocalRanks::DataSize::kSmall,
-        [&] { local_->Share(storage, on_wait_); });
+        [&] { links_.local->Share(storage, on_wait_); });
   }
 
   std::shared_ptr<const void> ExposeMemory(const std::shared_ptr<Storage>& storage,
                                            int64_t bytes) override {
     std::shared_ptr<const void> exposed;
     Run("show_memory", {.call = Call::kExposeMemory}, {}, LocalRanks::DataSize::kSmall, [&] {
-      if (local_->size() > 1) exposed = local_->Expose(storage, bytes, on_wait_);
+      if (links_.local->size() > 1) exposed = links_.local->Expose(storage, bytes, on_wait_);
     });
     return exposed;
   }
@@ -134,60 +121,6 @@ class GlooGroup : public ProcessGroup {
   }
 
  private:
-  // --- joining ---
-
-  // Finds the ranks of this machine that read each other's memory.
-  void MeetLocalRanks(int local_rank, int local_world_size) {
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
-    LocalRanks::Newcomer newcomer(local_rank == 0 ? local_world_size : 0);
-    const Introduction mine = {{HashName(host), local_rank, local_world_size}, newcomer.hello()};
-    std::vector<Introduction> all;
-    for (const std::string& theirs : watch_.Exchange(Introduction::kKey, BytesOf(mine), timeout_)) {
-      if (theirs.size() != sizeof mine) throw CallsDiffer();
-      std::memcpy(&all.emplace_back(), theirs.data(), sizeof mine);
-    }
-    std::vector<RankPlacement> placements;
-    for (const Introduction& each : all) placements.push_back(each.placement);
-    layout_.emplace(placements);
-    std::vector<LocalRanks::Hello> hellos;
-    for (const int other : layout_->RanksOf(layout_->MachineOf(rank())))
-      hellos.push_back(all[static_cast<size_t>(other)].hello);
-    const bool is_alone = hellos.size() == 1;
-    if (!is_alone) local_ = newcomer.Meet(hellos, layout_->PlaceOf(rank()));
-    // Each rank tells whether it can read the others' memory. All ranks of a machine must.
-    const std::vector<std::string> met =
-        watch_.Exchange(Introduction::kMet, is_alone || local_ != nullptr ? "1" : "0", timeout_);
-    layout_->SplitUnless([&](const std::vector<int>& ranks) {
-      return std::ranges::all_of(ranks,
-                                 [&](int each) { return met[static_cast<size_t>(each)] == "1"; });
-    });
-    if (layout_->RanksOf(layout_->MachineOf(rank())).size() > 1) return;
-    LocalRanks::Newcomer alone(1);
-    local_ = alone.Meet({alone.hello()}, 0);
-    if (local_ == nullptr) throw OwnFault("there is no memory to share with other processes");
-  }
-
-  void ConnectMachines(const std::shared_ptr<Store>& life) {
-    const int machine = layout_->MachineOf(rank()), num_machines = layout_->num_machines();
-    std::vector<GlooMembership> memberships;
-    for (int channel = 0; channel < layout_->num_channels(); ++channel) {
-      if (layout_->CarrierOf(channel, machine) != local_->place()) continue;
-      carried_.push_back(channel);
-      memberships.push_back({std::to_string(channel), machine, num_machines});
-    }
-    if (num_machines == 1) {
-      channels_.emplace_back(nullptr);
-      return;
-    }
-    // The store knows this rank's address once all ranks have joined.
-    for (auto& context : ConnectGloo(memberships, watch_.store().local_host(), life, timeout_,
-                                     transfers_, [this] { watch_.CheckForProblems(); }))
-      channels_.emplace_back(std::move(context));
-  }
-
-  // --- calls ---
-
   // Makes a call. First all ranks compare what they call and publish their data to the other ranks
   // of their machine. Then they call `body`.
   template <typename Body>
@@ -198,8 +131,8 @@ class GlooGroup : public ProcessGroup {
       signature.bytes = data.size();
       signature.sequence = num_calls_++;
       Differences differences =
-          local_->Publish(signature, data.data(), data.size(), data_size, on_wait_);
-      for (const Channel& channel : channels_)
+          links_.local->Publish(signature, data.data(), data.size(), data_size, on_wait_);
+      for (const Channel& channel : links_.channels)
         differences = channel.Agree(signature, differences, *deadline_);
       if (differences != 0) throw SignaturesDiffer(differences);
       body();
@@ -244,9 +177,9 @@ class GlooGroup : public ProcessGroup {
   // channels then do the same work.
   template <typename T>
   void ReduceSmall(std::span<T> data, LocalRanks::Combiner combine) {
-    local_->CombineSmall(data.size(), sizeof(T), combine);
+    links_.local->CombineSmall(data.size(), sizeof(T), combine);
     const std::vector<T> machine(data.begin(), data.end());
-    for (const Channel& channel : channels_) {
+    for (const Channel& channel : links_.channels) {
       std::ranges::copy(machine, data.begin());
       channel.AllReduce(data, combine, *deadline_);
     }
@@ -258,14 +191,14 @@ class GlooGroup : public ProcessGroup {
   template <typename Wire, typename T>
   void ReduceStripes(std::span<T> data, LocalRanks::Combiner combine) {
     const std::vector<ElementRange> all = {{0, std::ssize(data)}};
-    for (size_t i = 0; i < channels_.size(); ++i) {
-      const Channel& channel = channels_[i];
+    for (size_t i = 0; i < links_.channels.size(); ++i) {
+      const Channel& channel = links_.channels[i];
       const auto messages = MessagesOf<Wire, T>(i, all, all);
       const auto reduce_of_machine = [&](int machine) {
-        const int owner = layout_->RankAt(machine, carried_[i]);
+        const int owner = links_.layout.RankAt(machine, links_.carried[i]);
         const ElementRange stripe =
             owner < 0 ? ElementRange{} : StripeOfRank(all[0], owner, size());
-        local_->Combine(stripe, sizeof(T), combine);
+        links_.local->Combine(stripe, sizeof(T), combine);
         return stripe;
       };
       std::optional<ElementRange> own;
@@ -310,8 +243,9 @@ class GlooGroup : public ProcessGroup {
   std::vector<StripeMessage<T, Wire>> MessagesOf(size_t i, const std::vector<ElementRange>& ranges,
                                                  const std::vector<ElementRange>& changed) const {
     std::vector<StripeMessage<T, Wire>> messages;
-    for (int machine = 0; machine < layout_->num_machines(); ++machine)
-      messages.emplace_back(ranges, changed, layout_->RankAt(machine, carried_[i]), size());
+    for (int machine = 0; machine < links_.layout.num_machines(); ++machine)
+      messages.emplace_back(ranges, changed, links_.layout.RankAt(machine, links_.carried[i]),
+                            size());
     return messages;
   }
 
@@ -320,36 +254,37 @@ class GlooGroup : public ProcessGroup {
   template <typename Wire, typename T>
   void GatherStripes(T* data, const std::vector<ElementRange>& ranges,
                      const std::vector<ElementRange>& changed, bool parallel) {
-    for (size_t i = 0; i < channels_.size() && !reads_memory(); ++i) {
+    for (size_t i = 0; i < links_.channels.size() && !reads_memory(); ++i) {
       const auto messages = MessagesOf<Wire, T>(i, ranges, changed);
       const auto of = [&](int machine) -> const StripeMessage<T, Wire>& {
         return messages[static_cast<size_t>(machine)];
       };
-      const StripeMessage<T, Wire>& mine = of(channels_[i].member());
+      const StripeMessage<T, Wire>& mine = of(links_.channels[i].member());
       std::vector<Wire> packed;
       const std::span<const std::byte> own = mine.Pack(data, packed);
       if (!std::is_same_v<T, Wire>) mine.Unpack(own, data);  // what all others get
       std::array<std::vector<Wire>, Channel::kReceivesAhead> received;
       size_t posted = 0;
-      channels_[i].Run({.outgoing = [&](int) { return own; },
-                        .incoming =
-                            [&](int member) {
-                              return of(member).Room(data, received[posted++ % received.size()]);
-                            },
-                        .arrived = [&](int member, auto part) { of(member).Unpack(part, data); }},
-                       *deadline_);
+      links_.channels[i].Run(
+          {.outgoing = [&](int) { return own; },
+           .incoming =
+               [&](int member) {
+                 return of(member).Room(data, received[posted++ % received.size()]);
+               },
+           .arrived = [&](int member, auto part) { of(member).Unpack(part, data); }},
+          *deadline_);
     }
-    if (local_->size() == 1) return;
+    if (links_.local->size() == 1) return;
     std::vector<int> sources;
     for (int owner = 0; owner < size(); ++owner) sources.push_back(SourceOf(owner));
-    local_->WaitForAll(on_wait_);
-    local_->ReadStripes(sources, ranges, changed, sizeof(T), parallel);
-    local_->WaitForAll(on_wait_);
+    links_.local->WaitForAll(on_wait_);
+    links_.local->ReadStripes(sources, ranges, changed, sizeof(T), parallel);
+    links_.local->WaitForAll(on_wait_);
   }
 
   // Returns the place on this machine of the rank that has what comes from rank `owner`.
   int SourceOf(int owner) const {
-    return layout_->CarrierOf(layout_->PlaceOf(owner), layout_->MachineOf(rank()));
+    return links_.layout.CarrierOf(links_.layout.PlaceOf(owner), links_.layout.MachineOf(rank()));
   }
 
   void Gather(std::span<const std::byte> mine, std::span<std::byte> all) {
@@ -358,64 +293,64 @@ class GlooGroup : public ProcessGroup {
                          owner < 0 ? 0 : mine.size());
     };
     std::ranges::copy(mine, part_of(rank()).begin());
-    for (size_t i = 0; i < channels_.size(); ++i) {
+    for (size_t i = 0; i < links_.channels.size(); ++i) {
       const auto part_of_machine = [&](int machine) {
-        return part_of(layout_->RankAt(machine, carried_[i]));
+        return part_of(links_.layout.RankAt(machine, links_.carried[i]));
       };
-      const auto own = part_of_machine(channels_[i].member());
-      channels_[i].Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
-                        .incoming = part_of_machine,
-                        .arrived = [](int, std::span<std::byte>) {}},
-                       *deadline_);
+      const auto own = part_of_machine(links_.channels[i].member());
+      links_.channels[i].Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
+                              .incoming = part_of_machine,
+                              .arrived = [](int, std::span<std::byte>) {}},
+                             *deadline_);
     }
-    if (local_->size() == 1) return;
+    if (links_.local->size() == 1) return;
     // On one machine the ranks have published what each of them gives, and otherwise not yet what
     // they have received.
     LocalRanks::DataSize data_size = LocalRanks::DataSizeOf(mine.size());
     if (!reads_memory()) {
       data_size = LocalRanks::DataSizeOf(all.size());
-      local_->Publish({}, all.data(), all.size(), data_size, on_wait_);
+      links_.local->Publish({}, all.data(), all.size(), data_size, on_wait_);
     }
     for (int owner = 0; owner < size(); ++owner) {
       const std::span<std::byte> part = part_of(owner);
-      if (SourceOf(owner) == local_->place()) continue;
-      local_->Read(SourceOf(owner),
-                   reads_memory() ? 0 : static_cast<size_t>(part.data() - all.data()), part.data(),
-                   part.size());
+      if (SourceOf(owner) == links_.local->place()) continue;
+      links_.local->Read(SourceOf(owner),
+                         reads_memory() ? 0 : static_cast<size_t>(part.data() - all.data()),
+                         part.data(), part.size());
     }
-    if (data_size == LocalRanks::DataSize::kLarge) local_->WaitForAll(on_wait_);
+    if (data_size == LocalRanks::DataSize::kLarge) links_.local->WaitForAll(on_wait_);
   }
 
   // Small data travels whole through each channel, and large data in as many parts as there are
   // channels.
   void BroadcastFrom(int root, std::span<std::byte> data) {
     const bool is_small = LocalRanks::DataSizeOf(data.size()) == LocalRanks::DataSize::kSmall;
-    const int machine = layout_->MachineOf(rank()), home = layout_->MachineOf(root);
+    const int machine = links_.layout.MachineOf(rank()), home = links_.layout.MachineOf(root);
     const auto part_of = [&](int channel) {
       const ElementRange all = {0, std::ssize(data)};
-      return is_small ? all : StripeOfRank(all, channel, layout_->num_channels());
+      return is_small ? all : StripeOfRank(all, channel, links_.layout.num_channels());
     };
     const auto bytes_of = [&](ElementRange part) {
       return data.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size()));
     };
     const auto read = [&](int place, ElementRange part) {
       if (rank() == root) return;
-      local_->Read(place, static_cast<size_t>(part.begin), bytes_of(part).data(),
-                   static_cast<size_t>(part.size()));
+      links_.local->Read(place, static_cast<size_t>(part.begin), bytes_of(part).data(),
+                         static_cast<size_t>(part.size()));
     };
-    for (size_t i = 0; i < channels_.size(); ++i) {
-      const ElementRange part = part_of(carried_[i]);
-      if (machine == home) read(layout_->PlaceOf(root), part);
-      channels_[i].Broadcast(bytes_of(part), home, *deadline_);
+    for (size_t i = 0; i < links_.channels.size(); ++i) {
+      const ElementRange part = part_of(links_.carried[i]);
+      if (machine == home) read(links_.layout.PlaceOf(root), part);
+      links_.channels[i].Broadcast(bytes_of(part), home, *deadline_);
     }
-    if (is_small || local_->size() == 1) return;
-    if (machine != home) local_->WaitForAll(on_wait_);
-    for (int channel = 0; channel < layout_->num_channels(); ++channel) {
-      const int carrier = layout_->CarrierOf(channel, machine);
-      if (carrier == local_->place()) continue;
-      read(machine == home ? layout_->PlaceOf(root) : carrier, part_of(channel));
+    if (is_small || links_.local->size() == 1) return;
+    if (machine != home) links_.local->WaitForAll(on_wait_);
+    for (int channel = 0; channel < links_.layout.num_channels(); ++channel) {
+      const int carrier = links_.layout.CarrierOf(channel, machine);
+      if (carrier == links_.local->place()) continue;
+      read(machine == home ? links_.layout.PlaceOf(root) : carrier, part_of(channel));
     }
-    local_->WaitForAll(on_wait_);
+    links_.local->WaitForAll(on_wait_);
   }
 
   // Throws if a rank is lost or the time is up. Ranks of one machine call it while they wait for
@@ -431,10 +366,7 @@ class GlooGroup : public ProcessGroup {
   const Milliseconds timeout_;
   PeerWatch watch_;  // destroyed after the connections
   const std::shared_ptr<ActiveTransfers> transfers_ = std::make_shared<ActiveTransfers>();
-  std::optional<MachineLayout> layout_;
-  std::unique_ptr<LocalRanks> local_;
-  std::vector<int> carried_;       // the numbers of this rank's channels, ascending
-  std::vector<Channel> channels_;  // on one machine a single one, without other members
+  MachineLinks links_;
   uint64_t num_calls_ = 0;
   std::optional<CallDeadline> deadline_;  // of the call that is being made
   const LocalRanks::OnWait on_wait_ = [this] { CheckWhileWaiting(); };
