@@ -1,21 +1,23 @@
 #include "lathe/distributed/groups/gloo_connect.h"
 
 #include <gloo/common/error.h>
-#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/tcp/pair.h>
+#include <unistd.h>
 
-#include <atomic>
-#include <future>
-#include <optional>
-#include <thread>
+#include <algorithm>
+#include <stdexcept>
 #include <utility>
 
-#include "lathe/distributed/groups/gloo_device.h"
+#include "lathe/distributed/groups/peer_sockets.h"
+#include "lathe/distributed/rendezvous/network.h"
 
 namespace lathe {
 namespace {
 
+namespace tcp = gloo::transport::tcp;
 using Milliseconds = std::chrono::milliseconds;
-using Contexts = std::vector<std::shared_ptr<gloo::Context>>;
 using Buffer = ActiveTransfers::Buffer;
 
 // A buffer of Gloo's whose waits throw once its transfers are broken off.
@@ -56,30 +58,56 @@ class WatchedBuffer : public Buffer {
   const std::shared_ptr<ActiveTransfers> transfers_;
 };
 
-// A transport of Gloo's with such buffers.
-class WatchedTransport : public gloo::transport::Context {
+// A connection of Gloo's over a socket that is connected already. Gloo itself would take the first
+// one that connects for the peer.
+class ConnectedPair : public tcp::Pair {
  public:
-  WatchedTransport(gloo::transport::Device& device, const GlooMembership& membership,
+  using tcp::Pair::Pair;
+  // A new pair listens, at a port that nobody is told. Ends that. Returns false if somebody has
+  // connected there all the same.
+  bool StopListening() {
+    const std::lock_guard lock(m_);
+    if (state_ != LISTENING) return false;
+    device_->unregisterDescriptor(fd_, this);
+    ::close(std::exchange(fd_, -1));
+    state_ = INITIALIZING;
+    return true;
+  }
+  void Use(Socket socket) {
+    const std::lock_guard lock(m_);
+    fd_ = socket.Release();
+    handleConnected();
+  }
+};
+
+// A transport of Gloo's with such connections and buffers.
+class WatchedTransport : public tcp::Context {
+ public:
+  WatchedTransport(std::shared_ptr<tcp::Device> device, const GlooMembership& membership,
                    Milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers)
-      : gloo::transport::Context(membership.member, membership.num_members),
-        transport_(device.createContext(membership.member, membership.num_members)),
+      : tcp::Context(std::move(device), membership.member,
+                     static_cast<int>(membership.ranks.size())),
         transfers_(std::move(transfers)) {
     setTimeout(timeout);
-    transport_->setTimeout(timeout);
   }
-  std::unique_ptr<gloo::transport::Pair>& getPair(int other) override {
-    return transport_->getPair(other);
+  void Connect(int other, Socket socket) {
+    std::unique_ptr<ConnectedPair> pair;
+    do {
+      pair = std::make_unique<ConnectedPair>(this, device_.get(), other, getTimeout());
+    } while (!pair->StopListening());
+    pair->Use(std::move(socket));
+    pairs_[static_cast<size_t>(other)] = std::move(pair);
   }
-  std::unique_ptr<gloo::transport::Pair>& createPair(int other) override {
-    return transport_->createPair(other);
+  // Returns true if `other` is a member that connects to this one and has not done so yet.
+  bool Awaits(int other) const {
+    return other > rank && other < size && pairs_[static_cast<size_t>(other)] == nullptr;
   }
   std::unique_ptr<Buffer> createUnboundBuffer(void* data, size_t bytes) override {
-    return std::make_unique<WatchedBuffer>(transport_->createUnboundBuffer(data, bytes),
+    return std::make_unique<WatchedBuffer>(tcp::Context::createUnboundBuffer(data, bytes),
                                            transfers_);
   }
 
  private:
-  const std::shared_ptr<gloo::transport::Context> transport_;
   const std::shared_ptr<ActiveTransfers> transfers_;
 };
 
@@ -94,48 +122,16 @@ class ConnectedContext : public gloo::Context {
   }
 };
 
-// The rest of ConnectGloo, in a thread of its own.
-Contexts Connect(const std::vector<GlooMembership>& memberships, const std::string& host,
-                 Store& store, Milliseconds timeout,
-                 const std::shared_ptr<ActiveTransfers>& transfers,
-                 const std::atomic<bool>& given_up) {
-  const auto device = MakeGlooDevice(host);
-  std::vector<std::shared_ptr<WatchedTransport>> transports;
-  const auto for_each_pair = [&](const auto& what) {
-    for (size_t i = 0; i < memberships.size(); ++i) {
-      const auto& [name, self, size] = memberships[i];
-      for (int other = 0; other < size; ++other) {
-        if (other != self) what(*transports[i], name, self, other);
-      }
-    }
-  };
-  for (const GlooMembership& membership : memberships) {
-    transports.push_back(
-        std::make_shared<WatchedTransport>(*device, membership, timeout, transfers));
-  }
-  for_each_pair([&](WatchedTransport& transport, const std::string& name, int self, int other) {
-    const std::vector<char> address = transport.createPair(other)->address().bytes();
-    store.Set(GlooAddressKey(name, self, other), {address.data(), address.size()});
-  });
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for_each_pair([&](WatchedTransport& transport, const std::string& name, int self, int other) {
-    std::optional<std::string> address;
-    while (!address) {
-      if (given_up || std::chrono::steady_clock::now() >= deadline)
-        throw gloo::IoException("no answer while connecting");
-      address = store.Get(GlooAddressKey(name, other, self), Milliseconds(500));
-    }
-    transport.getPair(other)->connect({address->begin(), address->end()});
-  });
-  Contexts contexts;
-  for (const auto& transport : transports)
-    contexts.push_back(std::make_shared<ConnectedContext>(device, transport, timeout));
-  return contexts;
-}
-
 void Abort(Buffer* buffer) {
   buffer->abortWaitSend();
   buffer->abortWaitRecv();
+}
+
+// What a rank that listens can't do is its own fault.
+PeerListener ListenForPeers(const std::string& host) try {
+  return PeerListener(host, ReadPortRange());
+} catch (const Error& e) {
+  throw OwnFault(e.message());
 }
 
 }  // namespace
@@ -157,30 +153,50 @@ void ActiveTransfers::BreakOff() {
   for (Buffer* buffer : buffers_) Abort(buffer);
 }
 
-std::string GlooAddressKey(const std::string& name, int from, int to) {
-  return "gloo/" + name + "/" + std::to_string(from) + "/" + std::to_string(to);
-}
-
-Contexts ConnectGloo(const std::vector<GlooMembership>& memberships, const std::string& host,
-                     std::shared_ptr<Store> store, Milliseconds timeout,
-                     std::shared_ptr<ActiveTransfers> transfers,
-                     const std::function<void()>& on_wait) {
-  const auto given_up = std::make_shared<std::atomic<bool>>(false);
-  // The thread may outlive this call, so it shares ownership of everything that it uses.
-  std::packaged_task<Contexts()> connect([=, store = std::move(store)] {
-    return Connect(memberships, host, *store, timeout, transfers, *given_up);
-  });
-  std::future<Contexts> connected = connect.get_future();
-  std::thread thread(std::move(connect));
-  try {
-    while (connected.wait_for(Milliseconds(200)) != std::future_status::ready) on_wait();
-  } catch (...) {
-    *given_up = true;
-    thread.detach();
-    throw;
+std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
+    PeerWatch& watch, const std::vector<GlooMembership>& memberships, const std::string& host,
+    Milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers) {
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  tcp::attr attributes;
+  attributes.hostname = host;
+  const auto device = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(attributes));
+  PeerListener listener = ListenForPeers(host);
+  const std::vector<std::string> addresses =
+      watch.Exchange(kGlooAddress, listener.address(), timeout);
+  const auto check = [&] { watch.CheckForProblems(); };
+  // Each member connects to those before it, which need not answer for that.
+  std::vector<std::shared_ptr<WatchedTransport>> transports;
+  int awaited = 0;
+  for (const GlooMembership& mine : memberships) {
+    transports.push_back(std::make_shared<WatchedTransport>(device, mine, timeout, transfers));
+    for (int other = 0; other < mine.member; ++other) {
+      const std::string& address =
+          addresses[static_cast<size_t>(mine.ranks[static_cast<size_t>(other)])];
+      transports.back()->Connect(other,
+                                 ConnectToPeer(address, {mine.set, mine.member}, deadline, check));
+    }
+    awaited += static_cast<int>(mine.ranks.size()) - 1 - mine.member;
   }
-  thread.join();
-  return connected.get();
+  while (awaited > 0) {
+    auto met = listener.Accept(Milliseconds(200));
+    if (!met) {
+      check();
+      if (std::chrono::steady_clock::now() >= deadline)
+        throw std::runtime_error("no answer while connecting");
+      continue;
+    }
+    auto& [said, socket] = *met;
+    const auto in_set = std::ranges::find(memberships, said.set, &GlooMembership::set);
+    if (in_set == memberships.end()) continue;
+    WatchedTransport& transport = *transports[static_cast<size_t>(in_set - memberships.begin())];
+    if (!transport.Awaits(said.member)) continue;
+    transport.Connect(said.member, std::move(socket));
+    --awaited;
+  }
+  std::vector<std::shared_ptr<gloo::Context>> contexts;
+  for (const auto& transport : transports)
+    contexts.push_back(std::make_shared<ConnectedContext>(device, transport, timeout));
+  return contexts;
 }
 
 }  // namespace lathe

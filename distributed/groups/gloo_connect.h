@@ -5,27 +5,15 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "lathe/distributed/groups/local_ranks.h"
-#include "lathe/distributed/groups/machine_layout.h"
-#include "lathe/distributed/rendezvous/store.h"
+#include "lathe/distributed/liveness/peer_watch.h"
 
 namespace lathe {
-
-// What a rank tells all others through the store before they are connected, as bytes (see
-// PeerWatch::Exchange). Then it tells under kMet, by "1" or "0", whether it can read the memory of
-// the other ranks of its machine.
-struct Introduction {
-  static constexpr char kKey[] = "introduction", kMet[] = "met";
-  RankPlacement placement;
-  LocalRanks::Hello hello;
-};
 
 // The buffers whose transfers may be under way, those of Gloo's own algorithms too. Gloo's TCP has
 // a gap: a send that finds its connection broken, because the peer has just ended, may wait until
@@ -47,21 +35,19 @@ class ActiveTransfers {
 
 // A rank's place in a set of ranks that are to be connected, each with every other.
 struct GlooMembership {
-  std::string name;  // of the set
-  int member = 0, num_members = 1;
+  int set = 0;             // the set's number, the same on all of its members
+  int member = 0;          // this rank's index in `ranks`
+  std::vector<int> ranks;  // the members
 };
 
-// Returns a context for each membership; the members are the ranks of that context. `host` is this
-// rank's address. The ranks find each other through `store`, which must have no other user
-// meanwhile. Gloo can't be stopped and doesn't notice a rank that ends before it has connected. So
-// `on_wait` is called now and then, and an exception from it ends the call. Gloo's own work then
-// goes on by itself, for `timeout` at most. Throws Gloo's exceptions, too.
+// Returns a context for each membership; the members are the ranks of that context. All ranks of
+// `watch` call it, inside of PeerWatch::Run. `host` is an address of this machine, where this rank
+// listens for others (PeerListener). Throws if a rank is lost, or after `timeout`.
 std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
-    const std::vector<GlooMembership>& memberships, const std::string& host,
-    std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
-    std::shared_ptr<ActiveTransfers> transfers, const std::function<void()>& on_wait);
+    PeerWatch& watch, const std::vector<GlooMembership>& memberships, const std::string& host,
+    std::chrono::milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers);
 
-// Returns the key of the store that holds where `from` listens for `to`. Both are members.
-std::string GlooAddressKey(const std::string& name, int from, int to);
+// The key under which ranks exchange PeerListener::address.
+inline constexpr char kGlooAddress[] = "gloo address";
 
 }  // namespace lathe

@@ -45,8 +45,7 @@ class GlooGroup : public ProcessGroup {
     watch_.store().SetPatience(timeout);
     signal(SIGPIPE, SIG_IGN);  // a lost rank is reported by the call that needed it
     watch_.Run("connecting", [&] {
-      life->SetPatience(timeout);
-      links_ = LinkMachines(watch_, life, rank, local_rank, local_world_size, timeout, transfers_);
+      links_ = LinkMachines(watch_, rank, local_rank, local_world_size, timeout, transfers_);
     });
     watch_.StartHeartbeat(std::move(life), timeout,
                           [transfers = transfers_] { transfers->BreakOff(); });

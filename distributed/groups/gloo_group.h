@@ -11,7 +11,7 @@
 namespace lathe {
 
 // `server` is rank 0's and lives as long as the group. `life` is a connection to the store of its
-// own, first for connecting, then for Heartbeat. `local_rank` and `local_world_size` are what the
+// own, for Heartbeat. `local_rank` and `local_world_size` are what the
 // launcher says of this machine.
 //
 // Ranks of one machine read each other's memory, if they may. Each of them talks over TCP to one

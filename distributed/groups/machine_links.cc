@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lathe/core/base/philox.h"
+#include "lathe/distributed/rendezvous/network.h"
 
 namespace lathe {
 namespace {
@@ -56,27 +57,31 @@ void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, int rank, int local_r
 
 }  // namespace
 
-MachineLinks LinkMachines(PeerWatch& watch, std::shared_ptr<Store> life, int rank, int local_rank,
-                          int local_world_size, Milliseconds timeout,
-                          std::shared_ptr<ActiveTransfers> transfers) {
+MachineLinks LinkMachines(PeerWatch& watch, int rank, int local_rank, int local_world_size,
+                          Milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers) {
   MachineLinks links;
   MeetLocalRanks(links, watch, rank, local_rank, local_world_size, timeout);
   const MachineLayout& layout = links.layout;
-  const int machine = layout.MachineOf(rank), num_machines = layout.num_machines();
+  const int machine = layout.MachineOf(rank);
   std::vector<GlooMembership> memberships;
   for (int channel = 0; channel < layout.num_channels(); ++channel) {
     if (layout.CarrierOf(channel, machine) != links.local->place()) continue;
     links.carried.push_back(channel);
-    memberships.push_back({std::to_string(channel), machine, num_machines});
+    memberships.push_back({channel, machine, {}});
+    for (int other = 0; other < layout.num_machines(); ++other) {
+      const int place = layout.CarrierOf(channel, other);
+      memberships.back().ranks.push_back(layout.RankAt(other, place));
+    }
   }
-  if (num_machines == 1) {
+  if (layout.num_machines() == 1) {
     links.channels.emplace_back(nullptr);
     return links;
   }
   // The store knows this rank's address once all ranks have joined.
-  for (auto& context :
-       ConnectGloo(memberships, watch.store().local_host(), std::move(life), timeout,
-                   std::move(transfers), [&watch] { watch.CheckForProblems(); }))
+  std::string host = watch.store().local_host();
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  if (const auto chosen = SocketInterfaceAddress(is_ipv6)) host = *chosen;
+  for (auto& context : ConnectGloo(watch, memberships, host, timeout, std::move(transfers)))
     links.channels.emplace_back(std::move(context));
   return links;
 }

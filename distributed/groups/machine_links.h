@@ -14,6 +14,14 @@
 
 namespace lathe {
 
+// What a rank tells all others first, as bytes (see PeerWatch::Exchange). Then it tells under kMet,
+// by "1" or "0", whether it can read the memory of the other ranks of its machine.
+struct Introduction {
+  static constexpr char kKey[] = "introduction", kMet[] = "met";
+  RankPlacement placement;
+  LocalRanks::Hello hello;
+};
+
 struct MachineLinks {
   MachineLayout layout{{}};
   std::unique_ptr<LocalRanks> local;
@@ -23,10 +31,9 @@ struct MachineLinks {
 
 // Finds the ranks of this machine that read each other's memory, and connects the machines. All
 // ranks of `watch` call it, inside of PeerWatch::Run. `local_rank` and `local_world_size` are what
-// the launcher says of this machine. `life` is a connection to the store that has no other user
-// meanwhile.
-MachineLinks LinkMachines(PeerWatch& watch, std::shared_ptr<Store> life, int rank, int local_rank,
-                          int local_world_size, std::chrono::milliseconds timeout,
+// the launcher says of this machine.
+MachineLinks LinkMachines(PeerWatch& watch, int rank, int local_rank, int local_world_size,
+                          std::chrono::milliseconds timeout,
                           std::shared_ptr<ActiveTransfers> transfers);
 
 }  // namespace lathe

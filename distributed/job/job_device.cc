@@ -20,19 +20,6 @@
 namespace lathe {
 namespace {
 
-// Serves a store at the first free port of LATHE_PORT_RANGE, or at any free one without a range.
-std::shared_ptr<StoreServer> ServeAtFreePort(const std::string& host, const std::string& name) {
-  const std::optional<PortRange> range = ReadPortRange();
-  for (int port = range ? range->first : 0;; ++port) {
-    try {
-      return std::make_shared<StoreServer>(host, port, name);
-    } catch (const Error& e) {
-      const bool is_taken = e.code() == absl::StatusCode::kUnavailable;
-      if (!range || !is_taken || port == range->last) throw;
-    }
-  }
-}
-
 // Connects the GPUs by a group beside the job's own. The job's group stays as it is if something
 // goes wrong on a device.
 std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds timeout) {
@@ -43,7 +30,9 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   int port = 0;      // rank 0's
   if (env.rank == 0) {
     try {
-      server = ServeAtFreePort(env.master_addr, name);
+      server = AtFreePort(ReadPortRange(), [&](int free) {
+        return std::make_shared<StoreServer>(env.master_addr, free, name);
+      });
       port = server->port();
     } catch (const Error& e) {
       mine = e.message();

@@ -1,9 +1,14 @@
 // Which of this machine's addresses and ports a job uses, as environment variables say.
 #pragma once
 
+#include <absl/status/status.h>
+#include <unistd.h>
+
+#include <cstdint>
 #include <optional>
 #include <string>
 
+#include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {
@@ -28,6 +33,26 @@ PortRange ParsePortRange(const std::string& name, const std::string& text);
 // Reads LATHE_PORT_RANGE; nullopt if it is not set: the system then chooses ports.
 std::optional<PortRange> ReadPortRange(const GetVariable& get);
 std::optional<PortRange> ReadPortRange();  // of this process
+
+// Returns listen(port), for a port of the range at which that doesn't throw Unavailable; without a
+// range, listen(0). Throws Unavailable if all ports of the range are taken.
+template <typename Listening>
+auto AtFreePort(const std::optional<PortRange>& range, const Listening& listen) {
+  if (!range) return listen(0);
+  // So that processes of one machine don't all try the same ports first.
+  const int start = static_cast<int>(getpid() * int64_t{37} % range->size());
+  for (int i = 0; i < range->size(); ++i) {
+    try {
+      return listen(range->first + (start + i) % range->size());
+    } catch (const Error& e) {
+      if (e.code() != absl::StatusCode::kUnavailable) throw;
+    }
+  }
+  throw Error(absl::StatusCode::kUnavailable,
+              "all ports from " + std::to_string(range->first) + " to " +
+                  std::to_string(range->last) + " are taken",
+              "give a wider range: each process of a machine listens at one of its ports");
+}
 
 // Throws what the two would throw, so that a mistake is found before the ranks join.
 void CheckNetworkVariables();

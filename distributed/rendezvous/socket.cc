@@ -289,16 +289,21 @@ bool IsOnLoopback(const Socket& socket) {
   return IsLoopbackAddress(reinterpret_cast<const sockaddr&>(address));
 }
 
+Socket TryToConnect(const std::string& host, int port, Deadline deadline, std::string& problem) {
+  const Addresses addresses = Resolve(host, port, 0, &problem);
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    if (Socket socket = ConnectTo(*a, deadline)) return socket;
+    problem = std::strerror(errno);
+  }
+  return Socket();
+}
+
 Socket Connect(const std::string& host, int port, Deadline deadline,
                const std::function<void()>& on_wait) {
   const Clock::time_point start = Clock::now();
   for (;;) {
     std::string problem;
-    const Addresses addresses = Resolve(host, port, 0, &problem);
-    for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-      if (Socket socket = ConnectTo(*a, deadline)) return socket;
-      problem = std::strerror(errno);
-    }
+    if (Socket socket = TryToConnect(host, port, deadline, problem)) return socket;
     constexpr std::chrono::milliseconds kPause(50);
     if (Clock::now() + kPause >= deadline) {
       throw Error(absl::StatusCode::kUnavailable,

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace lathe {
 
@@ -18,6 +19,8 @@ class Socket {
   Socket& operator=(Socket&& other) noexcept;
   ~Socket();
   int fd() const { return fd_; }
+  // Returns the file descriptor, which is the caller's to close from now on.
+  int Release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
@@ -37,6 +40,9 @@ int LocalPort(const Socket& socket);
 std::string LocalHost(const Socket& socket);  // as a numeric address
 bool IsOnLoopback(const Socket& socket);      // true if other machines can't reach that address
 
+// Tries each address of the host once. Returns no socket, and says why in `problem`, if nobody
+// answers there.
+Socket TryToConnect(const std::string& host, int port, Deadline deadline, std::string& problem);
 // Tries again until somebody listens there. Throws Unavailable with the last reason when the
 // deadline has passed. Calls `on_wait`, which may throw, between two tries.
 Socket Connect(const std::string& host, int port, Deadline deadline,
