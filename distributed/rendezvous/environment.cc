@@ -1,5 +1,7 @@
 #include "lathe/distributed/rendezvous/environment.h"
 
+#include <absl/strings/ascii.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -249,17 +251,12 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
   return env;
 }
 
-ProcessEnvironment ReadProcessEnvironment() { return ReadProcessEnvironment(OwnVariable); }
-
 namespace {
 
 bool ReadUseCpu(const GetVariable& get) {
   const std::optional<std::string> set = get("ACCELERATE_USE_CPU");
   if (!set) return false;
-  std::string word = *set;
-  for (char& c : word) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
+  const std::string word = absl::AsciiStrToLower(*set);
   for (const char* yes : {"y", "yes", "t", "true", "on", "1"}) {
     if (word == yes) return true;
   }
@@ -272,7 +269,7 @@ bool ReadUseCpu(const GetVariable& get) {
 
 }  // namespace
 
-void CheckOneLauncherPerMachine(const GetVariable& get, int num_machines) {
+void CheckOneLauncherPerMachine(int num_machines, const GetVariable& get) {
   const LauncherVariables* outer = FindLargerJob(get, num_machines);
   if (outer == nullptr) return;
   const std::string size = get(outer->world_size).value();
@@ -284,22 +281,16 @@ void CheckOneLauncherPerMachine(const GetVariable& get, int num_machines) {
       "unset " +
           std::string(outer->world_size) + " for separate jobs");
 }
-void CheckOneLauncherPerMachine(int num_machines) {
-  CheckOneLauncherPerMachine(OwnVariable, num_machines);
-}
 
 std::string ReadDevice(const GetVariable& get) {
   if (ReadUseCpu(get)) return "cpu";
   return get("LATHE_USE_GPU") ? "cuda" : "auto";
 }
-std::string ReadDevice() { return ReadDevice(OwnVariable); }
 
 int64_t ReadAccumulationSteps(const GetVariable& get) {
   constexpr char kName[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
   return ParseInt(kName, get(kName).value_or("1"), 1, INT32_MAX);
 }
-
-int64_t ReadAccumulationSteps() { return ReadAccumulationSteps(OwnVariable); }
 
 namespace {
 
@@ -323,27 +314,19 @@ std::optional<std::chrono::milliseconds> ReadSeconds(const GetVariable& get, con
 std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
   return ReadSeconds(get, "LATHE_TIMEOUT").value_or(std::chrono::minutes(10));
 }
-std::chrono::milliseconds ReadTimeout() { return ReadTimeout(OwnVariable); }
 
 std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout(const GetVariable& get) {
   return ReadSeconds(get, "LATHE_HEARTBEAT_TIMEOUT");
-}
-std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout() {
-  return ReadHeartbeatTimeout(OwnVariable);
 }
 
 int64_t ReadRestarts(const GetVariable& get) {
   return ParseInt(kRestartsVariable, get(kRestartsVariable).value_or("0"), 0, INT32_MAX);
 }
 
-int64_t ReadRestarts() { return ReadRestarts(OwnVariable); }
-
-int ReadBatchProcesses(const GetVariable& get, int num_processes) {
+int ReadBatchProcesses(int num_processes, const GetVariable& get) {
   const std::optional<std::string> set = get(kBatchProcessesVariable);
   if (!set) return num_processes;
   return static_cast<int>(ParseInt(kBatchProcessesVariable, *set, 1, kMostProcesses));
 }
-
-int ReadBatchProcesses(int num_processes) { return ReadBatchProcesses(OwnVariable, num_processes); }
 
 }  // namespace lathe

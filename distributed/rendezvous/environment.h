@@ -24,7 +24,7 @@ struct ProcessEnvironment {
 };
 
 // Returns the value of an environment variable; nullopt if it is not set. An empty value counts as
-// not set.
+// not set. The functions below read this process's variables by default.
 using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 std::optional<std::string> OwnVariable(const char* name);  // of this process
 
@@ -43,41 +43,34 @@ std::optional<std::string> OwnVariable(const char* name);  // of this process
 // Throws InvalidArgument, naming the variable, if one is missing, is not a number or is out of
 // range. Throws, too, if WORLD_SIZE is less than the number of processes that an outer launcher has
 // started. It may be more, as when srun starts one launcher on each machine.
-ProcessEnvironment ReadProcessEnvironment(const GetVariable& get);
-ProcessEnvironment ReadProcessEnvironment();  // of this process
+ProcessEnvironment ReadProcessEnvironment(const GetVariable& get = OwnVariable);
 
 // For a launcher of a job on `num_machines` machines. Throws InvalidArgument if an mpirun or srun
 // has started more copies of the launcher than that.
-void CheckOneLauncherPerMachine(const GetVariable& get, int num_machines);
-void CheckOneLauncherPerMachine(int num_machines);  // with this process's variables
+void CheckOneLauncherPerMachine(int num_machines, const GetVariable& get = OwnVariable);
 
 // Returns the device for programs that don't name one. It is "cpu" if ACCELERATE_USE_CPU is true.
 // Else it is "cuda" if LATHE_USE_GPU is set, which `lathe launch` does if its user has asked for
 // GPUs. Else it is "auto". ACCELERATE_USE_CPU takes Accelerate's words, in upper or lower case: y,
 // yes, t, true, on, 1, or n, no, f, false, off, 0. Throws InvalidArgument for other words.
-std::string ReadDevice(const GetVariable& get);
-std::string ReadDevice();  // of this process
+std::string ReadDevice(const GetVariable& get = OwnVariable);
 
 // Returns the number of batches for each optimizer step: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, or
 // 1. Throws InvalidArgument unless it is a whole number above 0.
-int64_t ReadAccumulationSteps(const GetVariable& get);
-int64_t ReadAccumulationSteps();  // of this process
+int64_t ReadAccumulationSteps(const GetVariable& get = OwnVariable);
 
 // The time that ranks may be late: LATHE_TIMEOUT, in seconds, or 10 minutes. `lathe launch
 // --timeout` sets the variable. Throws InvalidArgument unless it is a number from 1 to 1e6.
-std::chrono::milliseconds ReadTimeout(const GetVariable& get);
-std::chrono::milliseconds ReadTimeout();  // of this process
+std::chrono::milliseconds ReadTimeout(const GetVariable& get = OwnVariable);
 
 // How long a rank may give no sign of life: LATHE_HEARTBEAT_TIMEOUT, in seconds; nullopt if it is
 // not set. `lathe launch --heartbeat_timeout` sets the variable. Throws as ReadTimeout does.
-std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout(const GetVariable& get);
-std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout();  // of this process
+std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout(const GetVariable& get = OwnVariable);
 
 // The number of times that the launcher has started this job again: 0, unless `lathe launch
 // --max_restarts` or torchrun set the variable. Throws InvalidArgument unless it is a whole number.
 inline constexpr char kRestartsVariable[] = "TORCHELASTIC_RESTART_COUNT";
-int64_t ReadRestarts(const GetVariable& get);
-int64_t ReadRestarts();  // of this process
+int64_t ReadRestarts(const GetVariable& get = OwnVariable);
 // How often the launcher starts the job again at most. `lathe launch` sets it only if it does.
 inline constexpr char kMaxRestartsVariable[] = "TORCHELASTIC_MAX_RESTARTS";
 
@@ -85,7 +78,6 @@ inline constexpr char kMaxRestartsVariable[] = "TORCHELASTIC_MAX_RESTARTS";
 // with fewer processes, `lathe launch` sets the variable to the first number. Otherwise it is
 // `num_processes`. Throws InvalidArgument unless it is a whole number above 0.
 inline constexpr char kBatchProcessesVariable[] = "LATHE_BATCH_PROCESSES";
-int ReadBatchProcesses(const GetVariable& get, int num_processes);
-int ReadBatchProcesses(int num_processes);  // of this process
+int ReadBatchProcesses(int num_processes, const GetVariable& get = OwnVariable);
 
 }  // namespace lathe

@@ -32,12 +32,10 @@ std::string ErrorOf(const Variables& variables) {
 TEST(CheckOneLauncherPerMachine, RefusesSeveralOnAMachine) {
   const auto refusal = [](int num_machines, const std::map<std::string, std::string>& variables) {
     try {
-      CheckOneLauncherPerMachine(
-          [&](const char* name) -> std::optional<std::string> {
-            const auto found = variables.find(name);
-            return found == variables.end() ? std::nullopt : std::optional(found->second);
-          },
-          num_machines);
+      CheckOneLauncherPerMachine(num_machines, [&](const char* name) -> std::optional<std::string> {
+        const auto found = variables.find(name);
+        return found == variables.end() ? std::nullopt : std::optional(found->second);
+      });
       return std::string();
     } catch (const Error& e) {
       EXPECT_NE(e.hint(), "");

@@ -1,16 +1,16 @@
 #include "lathe/distributed/rendezvous/network.h"
 
+#include <absl/strings/str_join.h>
 #include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <charconv>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "lathe/core/base/error.h"
@@ -19,17 +19,10 @@ namespace lathe {
 namespace {
 
 struct InterfaceAddress {
-  std::string interface, address;
+  std::string interface;
+  std::string address;  // "" for one of another kind than IP, as every interface has
   bool is_ipv6 = false, is_of_link = false;
 };
-
-std::vector<std::string> InterfaceNames() {
-  std::vector<std::string> names;
-  struct if_nameindex* const all = if_nameindex();
-  for (auto* i = all; i != nullptr && i->if_index != 0; ++i) names.emplace_back(i->if_name);
-  if (all != nullptr) if_freenameindex(all);
-  return names;
-}
 
 std::vector<InterfaceAddress> InterfaceAddresses() {
   std::vector<InterfaceAddress> addresses;
@@ -37,29 +30,28 @@ std::vector<InterfaceAddress> InterfaceAddresses() {
   if (getifaddrs(&all) != 0) return addresses;
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, &freeifaddrs);
   for (const ifaddrs* a = all; a != nullptr; a = a->ifa_next) {
-    if (a->ifa_addr == nullptr) continue;
-    const int family = a->ifa_addr->sa_family;
+    InterfaceAddress& found = addresses.emplace_back();
+    found.interface = a->ifa_name;
+    const int family = a->ifa_addr == nullptr ? AF_UNSPEC : a->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
-    InterfaceAddress found = {
-        .interface = a->ifa_name, .address = "", .is_ipv6 = family == AF_INET6};
+    found.is_ipv6 = family == AF_INET6;
     if (found.is_ipv6) {
       const auto& ip = reinterpret_cast<const sockaddr_in6*>(a->ifa_addr)->sin6_addr;
       found.is_of_link = IN6_IS_ADDR_LINKLOCAL(&ip);
     }
     char text[NI_MAXHOST] = "";
     const socklen_t size = found.is_ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-    if (getnameinfo(a->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
-      continue;
-    found.address = text;
-    addresses.push_back(std::move(found));
+    if (getnameinfo(a->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+      found.address = text;
   }
   return addresses;
 }
 
 // Returns the address to use; nullopt if the interface has none.
-std::optional<std::string> AddressOf(const std::string& interface, bool prefers_ipv6) {
-  std::vector<InterfaceAddress> addresses = InterfaceAddresses();
-  std::erase_if(addresses, [&](const auto& a) { return a.interface != interface; });
+std::optional<std::string> AddressOf(const std::string& interface, bool prefers_ipv6,
+                                     std::vector<InterfaceAddress> addresses) {
+  std::erase_if(addresses,
+                [&](const auto& a) { return a.interface != interface || a.address.empty(); });
   std::ranges::stable_sort(addresses, {}, [&](const InterfaceAddress& a) {
     return 2 * a.is_of_link + (a.is_ipv6 != prefers_ipv6);
   });
@@ -69,29 +61,27 @@ std::optional<std::string> AddressOf(const std::string& interface, bool prefers_
 
 }  // namespace
 
-std::optional<std::string> SocketInterfaceAddress(const GetVariable& get, bool prefers_ipv6) {
+std::optional<std::string> SocketInterfaceAddress(bool prefers_ipv6, const GetVariable& get) {
   for (const char* variable : {"LATHE_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
     const auto list = get(variable);
     if (!list) continue;
-    const std::vector<std::string> existing = InterfaceNames();
+    const std::vector<InterfaceAddress> addresses = InterfaceAddresses();
+    std::set<std::string> existing;
+    for (const InterfaceAddress& a : addresses) existing.insert(a.interface);
     bool exists = false;
     std::istringstream names(*list);
     for (std::string name; std::getline(names, name, ',');) {
-      if (auto address = AddressOf(name, prefers_ipv6)) return address;
-      exists = exists || std::ranges::count(existing, name) > 0;
+      if (auto address = AddressOf(name, prefers_ipv6, addresses)) return address;
+      exists = exists || existing.contains(name);
     }
-    std::string all;
-    for (const std::string& name : existing) all += (all.empty() ? "" : ", ") + name;
     throw InvalidArgument(
         std::string(variable) + " is " + *list +
             (exists ? ", but that network interface has no address on this machine"
                     : ", but this machine has no such network interface"),
-        "it has " + all + "; correct the environment variable or unset it");
+        "it has " + absl::StrJoin(existing, ", ") +
+            "; correct the environment variable or unset it");
   }
   return std::nullopt;
-}
-std::optional<std::string> SocketInterfaceAddress(bool prefers_ipv6) {
-  return SocketInterfaceAddress(OwnVariable, prefers_ipv6);
 }
 
 PortRange ParsePortRange(const std::string& name, const std::string& text) {
@@ -117,7 +107,6 @@ std::optional<PortRange> ReadPortRange(const GetVariable& get) {
   if (!text) return std::nullopt;
   return ParsePortRange(kPortRangeVariable, *text);
 }
-std::optional<PortRange> ReadPortRange() { return ReadPortRange(OwnVariable); }
 
 void CheckNetworkVariables() {
   SocketInterfaceAddress(/*prefers_ipv6=*/false);

@@ -18,8 +18,8 @@ namespace lathe {
 // has an address. An address of the wanted family goes before one of the other; addresses that hold
 // on one link only (fe80::) go last. Throws InvalidArgument, with the names that there are, if the
 // machine has no such interface or it has no address.
-std::optional<std::string> SocketInterfaceAddress(const GetVariable& get, bool prefers_ipv6);
-std::optional<std::string> SocketInterfaceAddress(bool prefers_ipv6);  // of this process
+std::optional<std::string> SocketInterfaceAddress(bool prefers_ipv6,
+                                                  const GetVariable& get = OwnVariable);
 
 // Ports at which the ranks of a job listen for each other: the first and the last of them.
 inline constexpr char kPortRangeVariable[] = "LATHE_PORT_RANGE";
@@ -31,8 +31,7 @@ struct PortRange {
 // ports don't lie between 1 and 65535.
 PortRange ParsePortRange(const std::string& name, const std::string& text);
 // Reads LATHE_PORT_RANGE; nullopt if it is not set: the system then chooses ports.
-std::optional<PortRange> ReadPortRange(const GetVariable& get);
-std::optional<PortRange> ReadPortRange();  // of this process
+std::optional<PortRange> ReadPortRange(const GetVariable& get = OwnVariable);
 
 // Returns listen(port), for a port of the range at which that doesn't throw Unavailable; without a
 // range, listen(0). Throws Unavailable if all ports of the range are taken.

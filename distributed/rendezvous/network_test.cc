@@ -21,7 +21,7 @@ GetVariable Getter(const Variables& variables) {
 }
 
 std::optional<std::string> Address(const Variables& variables, bool prefers_ipv6 = false) {
-  return SocketInterfaceAddress(Getter(variables), prefers_ipv6);
+  return SocketInterfaceAddress(prefers_ipv6, Getter(variables));
 }
 
 TEST(SocketInterface, GivesAnAddress) {
