@@ -1,6 +1,7 @@
 #include "lathe/distributed/groups/collectives.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/str_split.h>
 
 #include <algorithm>
 #include <array>
@@ -11,18 +12,6 @@
 
 namespace lathe {
 namespace {
-
-template <typename T>
-std::span<const std::byte> BytesOf(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
-
-template <typename T>
-std::vector<T> GatherValues(ProcessGroup& group, const T& mine) {
-  std::vector<T> all(static_cast<size_t>(group.size()));
-  group.AllGather(BytesOf(mine), std::as_writable_bytes(std::span(all)));
-  return all;
-}
 
 // The dtype and the shape of a tensor, in a fixed number of bytes.
 struct Signature {
@@ -81,10 +70,7 @@ void AllReduceValues(ProcessGroup& group, const Tensor& tensor, ReduceOp op, dou
 }
 
 std::vector<std::string> Lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
+  return absl::StrSplit(text, '\n', absl::SkipEmpty());
 }
 
 // Returns the name in "name<tab>value".

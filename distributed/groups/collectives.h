@@ -3,6 +3,7 @@
 // throws on all ranks, naming both, if they don't fit.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,13 @@ Tensor PadAcrossProcesses(ProcessGroup& group, const Tensor& tensor, int dim = 0
 // Sets the tensor to that of rank `root`.
 void Broadcast(ProcessGroup& group, Tensor tensor, int root = 0);
 
+// Returns each rank's value, in the order of ranks. Its bytes travel, so it holds no pointers.
+template <typename T>
+std::vector<T> GatherValues(ProcessGroup& group, const T& mine) {
+  std::vector<T> all(static_cast<size_t>(group.size()));
+  group.AllGather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
 // Returns each rank's string, in the order of ranks.
 std::vector<std::string> GatherStrings(ProcessGroup& group, const std::string& mine);
 

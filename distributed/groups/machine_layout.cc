@@ -1,27 +1,41 @@
 #include "lathe/distributed/groups/machine_layout.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <utility>
 
 namespace lathe {
 
+std::vector<std::vector<int>> RanksByMachine(const std::vector<RankPlacement>& placements) {
+  std::vector<std::vector<int>> machines;
+  struct Last {
+    size_t machine;
+    bool has_main = false;  // a local rank 0
+  };
+  std::map<uint64_t, Last> last_of_host;
+  for (size_t rank = 0; rank < placements.size(); ++rank) {
+    Last& last = last_of_host.try_emplace(placements[rank].host, Last{SIZE_MAX}).first->second;
+    const bool is_main = placements[rank].local_rank == 0;
+    // Several machines may have one name, or one machine several launchers. A local rank 0 begins
+    // the next one. Those before the first local rank 0 belong to its machine.
+    if (last.machine == SIZE_MAX || (is_main && last.has_main)) {
+      last = {machines.size()};
+      machines.emplace_back();
+    }
+    last.has_main = last.has_main || is_main;
+    machines[last.machine].push_back(static_cast<int>(rank));
+  }
+  return machines;
+}
+
 MachineLayout::MachineLayout(const std::vector<RankPlacement>& placements)
-    : machine_of_(placements.size()), place_of_(placements.size()) {
+    : machines_(RanksByMachine(placements)),
+      machine_of_(placements.size()),
+      place_of_(placements.size()) {
   const auto of = [&](int rank) -> const RankPlacement& {
     return placements[static_cast<size_t>(rank)];
   };
-  // Several machines may have one name, or one machine several launchers. A local rank 0 begins the
-  // next one.
-  std::map<uint64_t, size_t> last_of_host;
-  for (int rank = 0; rank < std::ssize(placements); ++rank) {
-    const auto [last, is_new] = last_of_host.try_emplace(of(rank).host, machines_.size());
-    if (is_new || of(rank).local_rank == 0) {
-      last->second = machines_.size();
-      machines_.emplace_back();
-    }
-    machines_[last->second].push_back(rank);
-  }
   SplitUnless([&](const std::vector<int>& ranks) {
     return std::ranges::all_of(ranks, [&](const int& rank) {
       return of(rank).local_world_size == std::ssize(ranks) &&

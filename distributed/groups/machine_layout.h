@@ -18,10 +18,15 @@ struct RankPlacement {
   int local_rank = 0, local_world_size = 1;  // as its launcher states them; may be wrong
 };
 
+// Returns the ranks of each machine, ascending; machines are in the order of their first ranks.
+// Ranks of one machine need not be consecutive (srun --distribution=cyclic). Machines of the same
+// host are told apart if their ranks are consecutive: each then has a local rank 0 of its own.
+std::vector<std::vector<int>> RanksByMachine(const std::vector<RankPlacement>& placements);
+
 class MachineLayout {
  public:
-  // Ranks are on one machine if they have the same host, their local ranks count from 0 on, and
-  // all state their number. Any other rank counts as a machine of its own.
+  // Ranks are on one machine if RanksByMachine says so, their local ranks count from 0 on, and all
+  // state their number. Any other rank counts as a machine of its own.
   explicit MachineLayout(const std::vector<RankPlacement>& placements);
 
   // Makes each rank of a machine a machine of its own where `keep` is false for the machine's

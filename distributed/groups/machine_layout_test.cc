@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace lathe {
@@ -57,6 +58,33 @@ TEST(MachineLayout, Split) {
   EXPECT_EQ(MachinesOf(layout), (Machines{{0}, {1, 3}, {2}}));
   EXPECT_EQ(layout.num_channels(), 2);
 }
+
+// Returns RanksByMachine for ranks on these hosts. A `*` follows the host of a local main process.
+Machines ByMachine(const std::vector<std::string>& hosts) {
+  std::vector<RankPlacement> placements;
+  for (const std::string& host : hosts)
+    placements.push_back({static_cast<uint64_t>(host[0]), host.ends_with('*') ? 0 : 1, 1});
+  return RanksByMachine(placements);
+}
+
+TEST(RanksByMachine, OneAfterTheOther) {
+  EXPECT_EQ(ByMachine({"a*", "a", "b*", "b", "b"}), (Machines{{0, 1}, {2, 3, 4}}));
+}
+
+TEST(RanksByMachine, InTurns) {
+  EXPECT_EQ(ByMachine({"a*", "b*", "a", "b", "a"}), (Machines{{0, 2, 4}, {1, 3}}));
+}
+
+TEST(RanksByMachine, MainsNeedNotBeFirst) {
+  EXPECT_EQ(ByMachine({"a", "b", "a*", "b*", "a"}), (Machines{{0, 2, 4}, {1, 3}}));
+}
+
+// Machines may have the same name, as in tests that run several "machines" on one.
+TEST(RanksByMachine, MachinesOfOneName) {
+  EXPECT_EQ(ByMachine({"a*", "a", "a*", "a*", "a"}), (Machines{{0, 1}, {2}, {3, 4}}));
+}
+
+TEST(RanksByMachine, NobodyIsMain) { EXPECT_EQ(ByMachine({"a", "b*"}), (Machines{{0}, {1}})); }
 
 }  // namespace
 }  // namespace lathe

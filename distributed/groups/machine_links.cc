@@ -1,13 +1,12 @@
 #include "lathe/distributed/groups/machine_links.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "lathe/core/base/philox.h"
+#include "lathe/distributed/rendezvous/machine.h"
 #include "lathe/distributed/rendezvous/network.h"
 
 namespace lathe {
@@ -29,11 +28,9 @@ std::vector<Introduction> Introduce(PeerWatch& watch, const Introduction& mine,
 // Sets the layout and the local ranks.
 void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, int rank, int local_rank,
                     int local_world_size, Milliseconds timeout) {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
   LocalRanks::Newcomer newcomer(local_rank == 0 ? local_world_size : 0);
-  const std::vector<Introduction> all =
-      Introduce(watch, {{HashName(host), local_rank, local_world_size}, newcomer.hello()}, timeout);
+  const std::vector<Introduction> all = Introduce(
+      watch, {{HashName(HostName()), local_rank, local_world_size}, newcomer.hello()}, timeout);
   std::vector<RankPlacement> placements;
   for (const Introduction& each : all) placements.push_back(each.placement);
   links.layout = MachineLayout(placements);

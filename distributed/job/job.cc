@@ -1,5 +1,6 @@
 #include "lathe/distributed/job/job.h"
 
+#include <absl/strings/escaping.h>
 #include <link.h>
 #include <omp.h>
 #include <sched.h>
@@ -12,31 +13,27 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/philox.h"
 #include "lathe/distributed/groups/collectives.h"
+#include "lathe/distributed/groups/machine_layout.h"
 #include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/liveness/who_reports.h"
+#include "lathe/distributed/rendezvous/machine.h"
 #include "lathe/distributed/rendezvous/rank_end.h"
 
 namespace lathe {
 namespace {
 
-std::string HostName() {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  return host;
-}
-
 void FindRanksOfMachine(Job& job) {
-  const bool is_main = job.environment.local_rank == 0;
-  std::vector<std::string> hosts = GatherStrings(*job.group, (is_main ? "1" : "0") + HostName());
-  std::vector<bool> mains;
-  for (std::string& host : hosts) {
-    mains.push_back(host[0] == '1');
-    host.erase(0, 1);
-  }
-  const std::vector<int> ranks = RanksOnSameMachine(job.group->rank(), hosts, mains);
-  const auto main =
-      std::ranges::find_if(ranks, [&](int rank) { return mains[static_cast<size_t>(rank)]; });
+  const ProcessEnvironment& env = job.environment;
+  const RankPlacement mine = {HashName(HostName()), env.local_rank, env.local_world_size};
+  const std::vector<RankPlacement> all = GatherValues(*job.group, mine);
+  const std::vector<std::vector<int>> machines = RanksByMachine(all);
+  const std::vector<int>& ranks = *std::ranges::find_if(machines, [&](const auto& of_machine) {
+    return std::ranges::count(of_machine, job.group->rank()) > 0;
+  });
+  const auto main = std::ranges::find_if(
+      ranks, [&](int rank) { return all[static_cast<size_t>(rank)].local_rank == 0; });
   Check(main != ranks.end(), "accelerator", "no process on ", HostName(), " has LOCAL_RANK 0");
   job.local_main = *main;
   SetLocalRanks(ranks);
@@ -102,27 +99,6 @@ std::shared_ptr<ProcessGroup> JoinedGroup() {
   return job && made_by == getpid() ? job->group : nullptr;
 }
 
-std::vector<int> RanksOnSameMachine(int rank, const std::vector<std::string>& hosts,
-                                    const std::vector<bool>& mains) {
-  const std::string& host = hosts[static_cast<size_t>(rank)];
-  std::vector<int> beside;
-  bool found = false;  // the machine of `rank`
-  for (int other = 0; other < static_cast<int>(hosts.size()); ++other) {
-    if (hosts[static_cast<size_t>(other)] != host) continue;
-    if (mains[static_cast<size_t>(other)] && !beside.empty()) {
-      // This main process begins the next machine of that name. Ranks before the first main process
-      // belong to its machine.
-      const bool had_main = std::ranges::any_of(
-          beside, [&](int before) { return mains[static_cast<size_t>(before)]; });
-      if (had_main && found) break;
-      if (had_main) beside.clear();
-    }
-    beside.push_back(other);
-    found = found || other == rank;
-  }
-  return beside;
-}
-
 std::string BuildId() {
   std::string id;
   const auto read = [](dl_phdr_info* info, size_t, void* out) {
@@ -145,12 +121,7 @@ std::string BuildId() {
     return 1;  // stop after the first object, which is the program itself
   };
   dl_iterate_phdr(read, &id);
-  std::string hex;
-  for (const unsigned char c : id) {
-    hex += "0123456789abcdef"[c / 16];
-    hex += "0123456789abcdef"[c % 16];
-  }
-  return hex;
+  return absl::BytesToHexString(id);
 }
 
 }  // namespace lathe

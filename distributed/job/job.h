@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/rendezvous/environment.h"
@@ -18,13 +17,6 @@ struct Job {
   std::shared_ptr<ProcessGroup> group;
   int local_main = 0;  // rank of this machine's local main process
 };
-
-// Returns the ranks on the same machine as `rank`, ascending. `hosts` holds each rank's host name;
-// `mains` is true for each machine's local main process. Ranks of one machine need not be
-// consecutive (srun --distribution=cyclic). Machines of the same name are told apart if their ranks
-// are consecutive: each then begins with its local main process.
-std::vector<int> RanksOnSameMachine(int rank, const std::vector<std::string>& hosts,
-                                    const std::vector<bool>& mains);
 
 // Joins the job in the first call, and divides the cores of a machine among its processes. The job
 // is that of `environment`, or else of the process's environment variables. Later calls return the

@@ -7,6 +7,7 @@
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/tensor_kernels.h"
+#include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/reduce/gradient_transport.h"
 
 namespace lathe {
@@ -70,15 +71,11 @@ class DeviceTransport : public GradientTransport {
     DeviceKernels<TensorKernels>().convert(to, to_type, from, from_type, std::ssize(grads));
   }
 
-  std::vector<StepRecord> GatherRecords(const StepRecord& mine) {
-    std::vector<StepRecord> all(static_cast<size_t>(group_->size()));
-    try {
-      group_->AllGather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    } catch (...) {
-      device_group_->Stop();  // a rank is lost, and NCCL waits for it
-      throw;
-    }
-    return all;
+  std::vector<StepRecord> GatherRecords(const StepRecord& mine) try {
+    return GatherValues(*group_, mine);
+  } catch (...) {
+    device_group_->Stop();  // a rank is lost, and NCCL waits for it
+    throw;
   }
 
   const std::shared_ptr<ProcessGroup> group_;

@@ -1,6 +1,7 @@
 #include "lathe/distributed/rendezvous/machine.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -24,6 +25,12 @@ int CountListed(const std::string& list) {
 }
 
 }  // namespace
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
 
 int UsableCores() {
   std::array<cpu_set_t, 16> cores{};  // 1024 cores each

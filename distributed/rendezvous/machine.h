@@ -1,9 +1,12 @@
-// Counts what this machine has for the processes of a job: cores and GPUs.
+// This machine's name, and what it has for the processes of a job: cores and GPUs.
 #pragma once
 
 #include <string>
 
 namespace lathe {
+
+// Returns the machine's name; "" if the system doesn't tell.
+std::string HostName();
 
 // Returns the number of cores that this process may run on.
 int UsableCores();

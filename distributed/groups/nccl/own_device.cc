@@ -1,15 +1,17 @@
 #include "lathe/distributed/groups/nccl/own_device.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/escaping.h>
 #include <cuda_runtime_api.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/nccl_library.h"
+#include "lathe/distributed/rendezvous/machine.h"
 
 namespace lathe {
 namespace {
@@ -39,18 +41,15 @@ int ChooseDevice(int local_rank, RankDevice& described) {
     throw NoDevice("number " + std::to_string(device) + ": " + cudaGetErrorString(result));
   }
   described.bus_id = bus_id.data();
-  for (const char byte : properties.uuid.bytes) {
-    for (const int digit : {byte >> 4 & 15, byte & 15}) described.uuid += "0123456789abcdef"[digit];
-  }
+  described.uuid =
+      absl::BytesToHexString({properties.uuid.bytes, std::size(properties.uuid.bytes)});
   return device;
 }
 
 }  // namespace
 
 OwnDevice DescribeOwnDevice(int local_rank) {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  OwnDevice own = {.description = {.host = host.data()}};
+  OwnDevice own = {.description = {.host = HostName()}};
   try {
     if (std::getenv("NCCL_COMM_ID") != nullptr) {
       throw Error(
