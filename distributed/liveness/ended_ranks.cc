@@ -23,11 +23,7 @@ std::string EndedRanksRecord::Variable(int port) const {
   return text.str();
 }
 
-namespace {
-
-// Opens the launcher's record. nullopt if there is none, or if it belongs to a job around this one,
-// which meets at another port.
-std::optional<std::ifstream> FileOfEndedRanks(const ProcessEnvironment& environment) {
+std::optional<std::vector<EndedRank>> FindEndedRanks(const ProcessEnvironment& environment) {
   const char* variable = std::getenv(kEndedRanksVariable);
   if (variable == nullptr) return std::nullopt;
   std::istringstream text(variable);
@@ -36,26 +32,14 @@ std::optional<std::ifstream> FileOfEndedRanks(const ProcessEnvironment& environm
   if (!(text >> port >> path) || port != environment.master_port) return std::nullopt;
   std::ifstream file(path);
   if (!file) return std::nullopt;
-  return file;
-}
-
-}  // namespace
-
-std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment) {
   std::vector<EndedRank> ranks;
-  std::optional<std::ifstream> file = FileOfEndedRanks(environment);
-  if (!file) return ranks;
-  for (EndedRank ended{}; *file >> ended.rank >> ended.exit_code;) ranks.push_back(ended);
+  for (EndedRank ended{}; file >> ended.rank >> ended.exit_code;) ranks.push_back(ended);
   return ranks;
 }
 
-bool LauncherKeepsRecord(const ProcessEnvironment& environment) {
-  return FileOfEndedRanks(environment).has_value();
-}
-
 std::optional<int> FindFirstEndedRank(const ProcessEnvironment& environment) {
-  const std::vector<EndedRank> ranks = FindEndedRanks(environment);
-  return ranks.empty() ? std::nullopt : std::optional(ranks[0].rank);
+  const auto ranks = FindEndedRanks(environment);
+  return !ranks || ranks->empty() ? std::nullopt : std::optional(ranks->front().rank);
 }
 
 }  // namespace lathe

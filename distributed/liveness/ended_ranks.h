@@ -31,10 +31,9 @@ struct EndedRank {
   int rank, exit_code;  // 128 + signal if one ended it
 };
 // Returns the ended ranks of this job and machine that are known, in the order in which they ended.
-std::vector<EndedRank> FindEndedRanks(const ProcessEnvironment& environment);
-// Returns true if a launcher keeps a record for this job and machine.
-bool LauncherKeepsRecord(const ProcessEnvironment& environment);
-
+// Returns nullopt if no launcher keeps a record of them. One that belongs to a job around this one,
+// which meets at another port, doesn't count.
+std::optional<std::vector<EndedRank>> FindEndedRanks(const ProcessEnvironment& environment);
 // Returns the first of FindEndedRanks; nullopt if there is none.
 std::optional<int> FindFirstEndedRank(const ProcessEnvironment& environment);
 

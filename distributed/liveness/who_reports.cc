@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "lathe/distributed/liveness/ended_ranks.h"
+#include "lathe/distributed/rendezvous/rank_waits.h"
 
 namespace lathe {
 namespace {
@@ -17,40 +18,37 @@ namespace {
 constexpr std::chrono::milliseconds kPause(20), kMoment(500);
 constexpr int kLargestOwnCode = 127;  // above it: killed by a signal
 
-// Returns the rank's exit code once it has ended; nullopt if it has not within `time`.
-std::optional<int> AwaitEnd(const ProcessEnvironment& environment, int rank,
-                            std::chrono::milliseconds time) {
+// Returns the first of the ranks of this machine that has ended as `wanted` says. Waits for the
+// launcher to record it, for `time` at most.
+std::optional<EndedRank> AwaitEnd(const ProcessEnvironment& environment,
+                                  std::chrono::milliseconds time,
+                                  const std::function<bool(const EndedRank&)>& wanted) {
   for (auto waited = kPause * 0; waited < time; waited += kPause) {
-    for (const EndedRank& ended : FindEndedRanks(environment)) {
-      if (ended.rank == rank) return ended.exit_code;
-    }
+    const auto ended = FindEndedRanks(environment);
+    if (!ended) break;
+    const auto found = std::ranges::find_if(*ended, wanted);
+    if (found != ended->end()) return *found;
     std::this_thread::sleep_for(kPause);
   }
   return std::nullopt;
 }
 
 // Returns true if that rank of this machine has failed with an error of its own, rather than been
-// killed. Waits for the launcher to record it, for `time` at most. False if no launcher keeps a
-// record.
+// killed. Waits for that for `time` at most. False if no launcher keeps a record.
 bool HasReported(const ProcessEnvironment& environment, int rank, std::chrono::milliseconds time) {
-  if (!LauncherKeepsRecord(environment)) return false;
-  const int code = AwaitEnd(environment, rank, time).value_or(0);
-  return code > 0 && code <= kLargestOwnCode;
+  const auto end =
+      AwaitEnd(environment, time, [&](const EndedRank& ended) { return ended.rank == rank; });
+  return end && end->exit_code > 0 && end->exit_code <= kLargestOwnCode;
 }
 
 // Called when this rank ends because another rank hangs, and `ranks` of this machine should end for
 // the same reason. Returns true if none of them does so by itself within 3 s: they hang as well,
 // unless they need longer to end. Returns false if no launcher keeps a record.
 bool AllHang(const ProcessEnvironment& environment, const std::vector<int>& ranks) {
-  if (!LauncherKeepsRecord(environment)) return false;
-  for (auto waited = kPause * 0; waited < 6 * kMoment; waited += kPause) {
-    for (const EndedRank& ended : FindEndedRanks(environment)) {
-      if (std::ranges::count(ranks, ended.rank) > 0 && ended.exit_code <= kLargestOwnCode)
-        return false;
-    }
-    std::this_thread::sleep_for(kPause);
-  }
-  return true;
+  return FindEndedRanks(environment) &&
+         !AwaitEnd(environment, 6 * kMoment, [&](const EndedRank& ended) {
+           return std::ranges::count(ranks, ended.rank) > 0 && ended.exit_code <= kLargestOwnCode;
+         });
 }
 
 struct NotedRanks {
@@ -66,9 +64,8 @@ NotedRanks& Noted() {
 // It assumes that the launcher numbers the ranks of a machine consecutively. `lathe launch` does,
 // and so do all others unless they are asked for another order.
 std::vector<int> ConsecutiveRanks(const ProcessEnvironment& environment) {
-  std::vector<int> ranks(static_cast<size_t>(environment.local_world_size));
-  std::iota(ranks.begin(), ranks.end(), environment.rank - environment.local_rank);
-  return ranks;
+  const int first = environment.rank - environment.local_rank;
+  return RanksBetween(first, first + environment.local_world_size);
 }
 
 }  // namespace
@@ -101,7 +98,8 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
   const std::vector<int> local_ranks = LocalRanks();
   std::vector<int> before;  // the ranks that should save rather than this one
   for (int look = 0; look < 10; ++look) {
-    for (const EndedRank& ended : FindEndedRanks(environment)) {
+    const auto known = FindEndedRanks(environment);
+    for (const EndedRank& ended : known.value_or(std::vector<EndedRank>())) {
       const bool saved = ended.exit_code == kLostRankExitCode && ended.rank < environment.rank;
       if (saved) return false;
       gone.push_back(ended.rank);
@@ -118,7 +116,7 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
 
 bool IsReportedByLocalMain(const ProcessEnvironment& environment, bool without_record) {
   if (environment.local_rank == 0) return false;
-  if (!LauncherKeepsRecord(environment)) return without_record;
+  if (!FindEndedRanks(environment)) return without_record;
   // Only `lathe launch` keeps a record, so the assumption holds wherever the answer matters.
   return HasReported(environment, ConsecutiveRanks(environment).front(), 3 * kMoment);
 }
