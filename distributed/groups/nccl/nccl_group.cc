@@ -119,7 +119,8 @@ class RealNcclGroup : public NcclGroup {
   void Broadcast(std::span<std::byte> data, int root) override {
     CheckRoot(root);
     InStages("broadcast", data.data(), data.size(), [&](std::byte* device, size_t bytes) {
-      EnqueueBroadcast(device, bytes, root, side_->stream.get());
+      Settle("ncclBroadcast",
+             Nccl().Broadcast(device, device, bytes, ncclUint8, root, comm_, side_->stream.get()));
     });
   }
 
@@ -148,20 +149,8 @@ class RealNcclGroup : public NcclGroup {
   void AllReduceDevice(float* data, size_t n, ReduceOp op, void* stream) override {
     AllReduceDeviceOf(data, n, op, stream);
   }
-  void AllReduceDevice(double* data, size_t n, ReduceOp op, void* stream) override {
-    AllReduceDeviceOf(data, n, op, stream);
-  }
-  void AllReduceDevice(int64_t* data, size_t n, ReduceOp op, void* stream) override {
-    AllReduceDeviceOf(data, n, op, stream);
-  }
   void AllReduceDevice(BFloat16* data, size_t n, ReduceOp op, void* stream) override {
     AllReduceDeviceOf(data, n, op, stream);
-  }
-  void BroadcastDevice(void* data, size_t bytes, int root, void* stream) override {
-    CheckRoot(root);
-    if (bytes == 0) return;
-    Run("broadcast",
-        [&] { EnqueueBroadcast(data, bytes, root, static_cast<cudaStream_t>(stream)); });
   }
   void* stream() const override { return side_->stream.get(); }
   void Order(void* earlier, void* later) override {
@@ -247,10 +236,6 @@ class RealNcclGroup : public NcclGroup {
   void EnqueueAllReduce(T* data, size_t n, ReduceOp op, cudaStream_t stream) {
     Settle("ncclAllReduce",
            Nccl().AllReduce(data, data, n, kNcclType<T>, NcclOp(op), comm_, stream));
-  }
-
-  void EnqueueBroadcast(void* data, size_t bytes, int root, cudaStream_t stream) {
-    Settle("ncclBroadcast", Nccl().Broadcast(data, data, bytes, ncclUint8, root, comm_, stream));
   }
 
   void Copy(void* to, const void* from, size_t bytes) {

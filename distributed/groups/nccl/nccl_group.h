@@ -31,10 +31,7 @@ class NcclGroup : public ProcessGroup {
   // return. The first of them may wait until all ranks have come to it. WaitFor tells whether they
   // have worked.
   virtual void AllReduceDevice(float* data, size_t n, ReduceOp op, void* stream) = 0;
-  virtual void AllReduceDevice(double* data, size_t n, ReduceOp op, void* stream) = 0;
-  virtual void AllReduceDevice(int64_t* data, size_t n, ReduceOp op, void* stream) = 0;
   virtual void AllReduceDevice(BFloat16* data, size_t n, ReduceOp op, void* stream) = 0;
-  virtual void BroadcastDevice(void* data, size_t bytes, int root, void* stream) = 0;
 
   // Returns the group's own stream, a cudaStream_t, for collectives beside the device's other work.
   virtual void* stream() const = 0;

@@ -1,6 +1,7 @@
 #include "lathe/distributed/groups/nccl/nccl_library.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_libraries.h"
@@ -55,8 +56,8 @@ namespace {
     const NcclLibrary& nccl = Nccl();
     int version = 0;  // 22703 is 2.27.3
     nccl.GetVersion(&version);
-    return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
-           "." + std::to_string(version % 100) + " (" + nccl.file + ")";
+    return absl::StrCat("NCCL ", version / 10000, ".", version / 100 % 100, ".", version % 100,
+                        " (", nccl.file, ")");
   } catch (const Error& e) {
     return "no NCCL: " + WithoutTag(e.message());
   }
