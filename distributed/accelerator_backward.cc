@@ -1,5 +1,6 @@
 // Backward passes, and the exchange of gradients at the end of a step.
 #include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -207,13 +208,11 @@ void Accelerator::RescaleWindow(double weight) {
 
 void Accelerator::CheckRecords(const std::vector<StepRecord>& records) {
   for (size_t rank = 1; rank < records.size(); ++rank) {
-    if (records[rank].step != records[0].step) {
-      throw Error(absl::StatusCode::kFailedPrecondition,
-                  "[backward] rank " + std::to_string(rank) + " is at step " +
-                      std::to_string(records[rank].step) + " but rank 0 is at step " +
-                      std::to_string(records[0].step),
-                  "make the same calls in the same order on all ranks");
-    }
+    if (records[rank].step == records[0].step) continue;
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                absl::StrCat("[backward] rank ", rank, " is at step ", records[rank].step,
+                             " but rank 0 is at step ", records[0].step),
+                "make the same calls in the same order on all ranks");
   }
   const bool same = std::all_of(records.begin(), records.end(), [&](const StepRecord& record) {
     return record.checksum == records[0].checksum;

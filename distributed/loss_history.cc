@@ -40,19 +40,15 @@ void LossHistory::Read() {
   resolve(present_);
 }
 
-double LossHistory::Sum() {
-  Read();
-  double sum = 0;
-  for (const Term& term : present_.terms) sum += term.weight * term.value;
-  return sum;
-}
-
-double LossHistory::ResultOf(Step& step) {
-  if (step.loss) return *step.loss;
+double LossHistory::SumOf(const Step& step) {
   Read();
   double sum = 0;
   for (const Term& term : step.terms) sum += term.weight * term.value;
-  return Mean(sum, step.weight);
+  return sum;
+}
+
+double LossHistory::ResultOf(const Step& step) {
+  return step.loss ? *step.loss : Mean(SumOf(step), step.weight);
 }
 
 void LossHistory::SetResult(double weight) {

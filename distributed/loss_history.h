@@ -22,7 +22,7 @@ class LossHistory {
   // `loss`: [] float32, on the host or on a device, but always on the same one.
   void Add(const Tensor& loss, double weight);
   // Returns sum_i weight_i * loss_i over the losses that were added in the present step.
-  double Sum();
+  double Sum() { return SumOf(present_); }
   // Set the present step's loss to Sum() / weight, or to `loss`. If called several times, the last
   // call counts.
   void SetResult(double weight);
@@ -58,7 +58,8 @@ class LossHistory {
   };
   // Fills in the values of all terms, for which it waits for the device.
   void Read();
-  double ResultOf(Step& step);
+  double SumOf(const Step& step);
+  double ResultOf(const Step& step);
 
   static constexpr int64_t kSlots = 512;
   Tensor ring_;                             // [kSlots] float32: losses on their device

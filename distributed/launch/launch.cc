@@ -1,6 +1,8 @@
 #include "lathe/distributed/launch/launch.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_replace.h>
 #include <fcntl.h>
 #include <omp.h>
 #include <signal.h>
@@ -101,10 +103,7 @@ void StartRanks(RankSupervisor& supervisor, const LaunchOptions& options, const 
 // Prints one line for the message and one for the hint, in one write, so that lines of other ranks
 // don't come between. Returns exit code 1.
 int ReportError(int rank, std::string message, std::string hint = "") {
-  for (std::string* text : {&message, &hint}) {
-    std::replace_if(
-        text->begin(), text->end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
-  }
+  for (std::string* text : {&message, &hint}) absl::StrReplaceAll({{"\n", " "}, {"\r", " "}}, text);
   std::string lines = "error: rank " + std::to_string(rank) + ": " + message + '\n';
   if (!hint.empty()) lines += "hint: " + hint + '\n';
   std::cout.flush();
@@ -142,10 +141,10 @@ int CountThreads() {
 }  // namespace
 
 void CheckLaunchOptions(const LaunchOptions& options) {
-  const auto check = [](const char* name, int value, int low, int high) {
+  const auto check = [](const char* name, int value, int low, int high, const char* hint = "") {
     if (value >= low && value <= high) return;
-    throw InvalidArgument(std::string(name) + " must be from " + std::to_string(low) + " to " +
-                          std::to_string(high) + " but is " + std::to_string(value));
+    throw InvalidArgument(
+        absl::StrCat(name, " must be from ", low, " to ", high, " but is ", value), hint);
   };
   check("num_processes", options.num_processes, 1, kMostProcesses);
   check("num_machines", options.num_machines, 1, kMostProcesses);
@@ -156,15 +155,11 @@ void CheckLaunchOptions(const LaunchOptions& options) {
     throw InvalidArgument("restart_processes any works on one machine only",
                           "leave it out: each machine then starts all of its processes again");
   }
-  if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
-    throw InvalidArgument("machine_rank must be from 0 to " +
-                              std::to_string(options.num_machines - 1) + " but is " +
-                              std::to_string(options.machine_rank),
-                          "machines are numbered from 0; num_machines says how many there are");
-  }
+  check("machine_rank", options.machine_rank, 0, options.num_machines - 1,
+        "machines are numbered from 0; num_machines says how many there are");
   if (options.num_processes % options.num_machines != 0) {
-    throw InvalidArgument("num_processes is " + std::to_string(options.num_processes) + ", which " +
-                              std::to_string(options.num_machines) + " machines can't share evenly",
+    throw InvalidArgument(absl::StrCat("num_processes is ", options.num_processes, ", which ",
+                                       options.num_machines, " machines can't share evenly"),
                           "num_processes counts the processes of all machines together");
   }
   if (options.num_machines > 1 && options.main_process_port == 0) {
@@ -172,11 +167,11 @@ void CheckLaunchOptions(const LaunchOptions& options) {
                           "choose one that is free on the machine with machine_rank 0");
   }
   if (options.num_gpus > 0 && LocalProcesses(options) > options.num_gpus) {
-    throw InvalidArgument("there are " + std::to_string(LocalProcesses(options)) +
-                              " processes but " + std::to_string(options.num_gpus) +
-                              (options.num_gpus == 1 ? " GPU" : " GPUs") + " on this machine",
-                          "start at most one process for each GPU, or compute on the CPU (" +
-                              OptionName("cpu") + ")");
+    throw InvalidArgument(
+        absl::StrCat("there are ", LocalProcesses(options), " processes but ", options.num_gpus,
+                     options.num_gpus == 1 ? " GPU" : " GPUs", " on this machine"),
+        "start at most one process for each GPU, or compute on the CPU (" + OptionName("cpu") +
+            ")");
   }
 }
 

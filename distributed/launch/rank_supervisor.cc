@@ -241,10 +241,7 @@ void RankSupervisor::NoteFailure(const Rank& rank) {
     if (stage_ == Stage::kSignalPassedOn && ExitCode(rank.status) == kLostRankExitCode) {
       // The rank that it has lost may hang.
       kill_by_ = stage_end_;
-      RecordProcessorTimes();
-      BeginStage(Stage::kStopping,
-                 std::min(options_.stop,
-                          std::chrono::ceil<std::chrono::milliseconds>(kill_by_ - Clock::now())));
+      WaitForThoseThatWork();
     }
     // A signal ends the job, and yet one rank may fail by itself: it could not save, for example.
     if (cause_ != nullptr || FollowedASignal(rank)) return;
@@ -331,6 +328,12 @@ void RankSupervisor::BeginStage(Stage stage, std::chrono::milliseconds time) {
   stage_end_ = Clock::now() + time;
 }
 
+// Gives ranks that work on more time, but not beyond kill_by_.
+void RankSupervisor::WaitForThoseThatWork() {
+  RecordProcessorTimes();
+  BeginStage(Stage::kStopping, std::min(options_.stop, TimeLeft(kill_by_)));
+}
+
 void RankSupervisor::EndStage() {
   if (stage_ == Stage::kRankFailed) {
     TellCauseWhileOthersRun();
@@ -340,12 +343,8 @@ void RankSupervisor::EndStage() {
     return BeginStage(Stage::kStopping, options_.stop);
   }
   // A rank that works on may be saving.
-  if (stage_ == Stage::kStopping && Clock::now() < kill_by_ && AnyIsBusy()) {
-    RecordProcessorTimes();
-    return BeginStage(Stage::kStopping,
-                      std::min(options_.stop, std::chrono::ceil<std::chrono::milliseconds>(
-                                                  kill_by_ - Clock::now())));
-  }
+  if (stage_ == Stage::kStopping && Clock::now() < kill_by_ && AnyIsBusy())
+    return WaitForThoseThatWork();
   const bool long_ago = stage_ == Stage::kSignalPassedOn || Clock::now() >= kill_by_;
   KillAll(by_signal_ && !long_ago
               ? "did not end, though another rank has ended because it has lost one"
@@ -371,9 +370,7 @@ int RankSupervisor::PollTimeout() const {
   const Clock::time_point look = AnyRuns() ? Clock::now() + kLook : Clock::time_point::max();
   const Clock::time_point next = std::min({stage_end_, tell_cause_at_, look});
   if (next == Clock::time_point::max() || (!AnyRuns() && !told_to_end_)) return -1;
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 1 << 30));
+  return static_cast<int>(std::min<int64_t>(TimeLeft(next).count() + 1, 1 << 30));
 }
 
 void RankSupervisor::Say(const std::string& text) {

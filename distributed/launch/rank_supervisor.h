@@ -135,6 +135,7 @@ class RankSupervisor {
   void KillAll(const std::string& why);
   // Begins a stage that ends after `time`.
   void BeginStage(Stage stage, std::chrono::milliseconds time);
+  void WaitForThoseThatWork();
   void EndStage();
   int PollTimeout() const;
   void Say(const std::string& text);

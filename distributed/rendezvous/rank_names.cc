@@ -1,6 +1,7 @@
 #include "lathe/distributed/rendezvous/rank_names.h"
 
-#include <charconv>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_join.h>
 
 #include "lathe/core/base/error.h"
 
@@ -14,19 +15,14 @@ constexpr char kRank[] = "rank ";
 std::string RankName(int rank) { return kRank + std::to_string(rank); }
 
 std::string RankNames(const std::vector<int>& ranks) {
-  std::string names = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) names += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  return names;
+  return (ranks.size() == 1 ? "rank " : "ranks ") + absl::StrJoin(ranks, ", ");
 }
 
 int RankOfName(const std::string& name) {
   int rank = -1;
-  if (name.starts_with(kRank)) {
-    const char* end = name.data() + name.size();
-    const auto [stop, code] = std::from_chars(name.data() + sizeof kRank - 1, end, rank);
-    if (code != std::errc{} || stop != end) rank = -1;
-  }
-  Check(rank >= 0, "store", '"', name, "\" is not the name of a rank");
+  const bool is_name =
+      name.starts_with(kRank) && absl::SimpleAtoi(name.substr(sizeof kRank - 1), &rank);
+  Check(is_name && rank >= 0, "store", '"', name, "\" is not the name of a rank");
   return rank;
 }
 

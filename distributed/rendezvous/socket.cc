@@ -1,6 +1,8 @@
 #include "lathe/distributed/rendezvous/socket.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/str_split.h>
+#include <absl/strings/strip.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -16,9 +18,9 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/rendezvous/wait_time.h"
@@ -66,24 +68,16 @@ Socket MakeListener(int family) {
 // Returns a socket that is bound to the port at all addresses of this machine, those of IPv6 and of
 // IPv4. If that fails, returns none and sets errno.
 Socket BindEverywhere(int port) {
-  const auto in_network_order = htons(static_cast<uint16_t>(port));
-  if (Socket both = MakeListener(AF_INET6)) {
+  for (const char* any : {"::", "0.0.0.0"}) {  // the second if the machine has no IPv6
+    std::string problem;
+    const Addresses addresses = Resolve(any, port, AI_NUMERICHOST, &problem);
+    Socket socket = MakeListener(addresses->ai_family);
     const int off = 0;
-    setsockopt(both.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    sockaddr_in6 any = {};
-    any.sin6_family = AF_INET6;
-    any.sin6_addr = in6addr_any;
-    any.sin6_port = in_network_order;
-    if (bind(both.fd(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0) return both;
-    if (errno == EADDRINUSE) return Socket();
+    setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) == 0) return socket;
+    if (errno == EADDRINUSE) break;
   }
-  Socket socket = MakeListener(AF_INET);  // the machine has no IPv6
-  sockaddr_in any = {};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_ANY);
-  any.sin_port = in_network_order;
-  const bool bound = bind(socket.fd(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0;
-  return bound ? std::move(socket) : Socket();
+  return Socket();
 }
 
 // Returns the inode of the socket that listens on `port`, as /proc/net/tcp has it; "" if there is
@@ -94,16 +88,13 @@ std::string ListeningInode(int port) {
     std::string line;
     std::getline(file, line);  // the names of the columns
     while (std::getline(file, line)) {
-      std::istringstream fields(line);
-      std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
-      fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >>
-          timeout >> inode;
-      const size_t colon = local.find(':');
+      const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+      constexpr size_t kAddress = 1, kState = 3, kInode = 9;
       constexpr const char* kListening = "0A";
-      if (state == kListening && colon != std::string::npos &&
-          std::strtol(local.c_str() + colon + 1, nullptr, 16) == port) {
-        return inode;
-      }
+      if (fields.size() <= kInode || fields[kState] != kListening) continue;
+      const std::string& address = fields[kAddress];
+      if (std::strtol(address.c_str() + address.find(':') + 1, nullptr, 16) == port)
+        return fields[kInode];
     }
   }
   return "";
@@ -207,20 +198,11 @@ Socket ConnectTo(const addrinfo& address, Deadline deadline) {
   return socket;
 }
 
-// Returns an IPv4 address as such, though a socket for both families shows it as one of IPv6.
 sockaddr_storage LocalAddress(const Socket& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size);
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  if (address.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) return address;
-  sockaddr_in v4 = {};
-  v4.sin_family = AF_INET;
-  v4.sin_port = v6.sin6_port;
-  std::memcpy(&v4.sin_addr, v6.sin6_addr.s6_addr + 12, sizeof v4.sin_addr);
-  sockaddr_storage mapped{};
-  std::memcpy(&mapped, &v4, sizeof v4);
-  return mapped;
+  return address;
 }
 
 }  // namespace
@@ -270,10 +252,9 @@ Socket Listen(const std::string& host, int port) {
 }
 
 int LocalPort(const Socket& socket) {
+  // The port lies at the same place in both kinds of addresses.
   const sockaddr_storage address = LocalAddress(socket);
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 std::string LocalHost(const Socket& socket) {
@@ -281,7 +262,8 @@ std::string LocalHost(const Socket& socket) {
   char host[NI_MAXHOST] = "";
   getnameinfo(reinterpret_cast<const sockaddr*>(&address), sizeof address, host, sizeof host,
               nullptr, 0, NI_NUMERICHOST);
-  return host;
+  // A socket for both families shows an IPv4 address as one of IPv6.
+  return std::string(absl::StripPrefix(host, "::ffff:"));
 }
 
 bool IsOnLoopback(const Socket& socket) {

@@ -1,8 +1,8 @@
 #include "lathe/distributed/rendezvous/wait_time.h"
 
+#include <absl/strings/str_format.h>
+
 #include <algorithm>
-#include <cmath>
-#include <sstream>
 
 namespace lathe {
 
@@ -14,16 +14,9 @@ std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point deadlin
 }
 
 std::string SecondsText(std::chrono::duration<double> time) {
-  constexpr double kLong = 999.5;  // three digits don't show all whole seconds from here on
-  std::ostringstream text;
-  if (time.count() < kLong) {
-    text.precision(3);
-    text << time.count();
-  } else {
-    text << std::llround(time.count());
-  }
-  text << " s";
-  return text.str();
+  // Three digits don't show all whole seconds of longer times.
+  if (time.count() < 999.5) return absl::StrFormat("%.3g s", time.count());
+  return absl::StrFormat("%.0f s", time.count());
 }
 
 }  // namespace lathe

@@ -1,8 +1,8 @@
 #include "lathe/distributed/trackers/event_file.h"
 
-#include <array>
+#include <absl/strings/str_format.h>
+
 #include <bit>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "lathe/distributed/trackers/crc32c.h"
@@ -94,10 +94,7 @@ Message ValueOf(const nlohmann::json& value) {
 
 std::string EventFileName(int64_t seconds, const std::string& host, int64_t process,
                           int64_t number) {
-  std::array<char, 32> time;
-  std::snprintf(time.data(), time.size(), "%010lld", static_cast<long long>(seconds));
-  return "events.out.tfevents." + std::string(time.data()) + "." + host + "." +
-         std::to_string(process) + "." + std::to_string(number);
+  return absl::StrFormat("events.out.tfevents.%010d.%s.%d.%d", seconds, host, process, number);
 }
 
 std::string EventRecord(std::string_view event) {
