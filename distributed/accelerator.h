@@ -35,6 +35,7 @@
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/project_configuration.h"
+#include "lathe/distributed/rank_costs.h"
 #include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/trackers/tracker.h"
@@ -154,6 +155,9 @@ class Accelerator {
   Tensor Backward(const Module& model, const Batch& batch,
                   const std::function<Tensor(const Batch&)>& forward);
   GraphStatistics graph_statistics() const;
+  // Returns what several ranks have cost, from the first backward pass to the last exchange of
+  // gradients. Nothing is measured on GPUs and with one rank.
+  RankCosts rank_costs() const;
 
   // While an object lives, gradients accumulate; see Accumulate.
   class [[nodiscard]] Accumulation {

@@ -45,6 +45,7 @@ GraphStatistics Accelerator::graph_statistics() const {
   return state_->graphed_passes == nullptr ? GraphStatistics()
                                            : state_->graphed_passes->statistics();
 }
+RankCosts Accelerator::rank_costs() const { return state_->rank_clock.costs(); }
 bool Accelerator::stop_requested() const { return state_->stop_requested; }
 
 Accelerator::Pass Accelerator::PassOf(const Tensor& loss) {
@@ -134,6 +135,7 @@ void Accelerator::RunPassAndExchange(const Pass& pass, double seed, double loss_
   if (use_distributed()) {
     s.UpdateReducer(group_, options_.reducer, options_.share_parameters);
     s.reducer->BeforeBackward(exchange);
+    if (device_.is_cpu()) s.rank_clock.Begin(group_->times());
   }
   if (loss_weight <= 0) {
     if (s.scaler != nullptr) {  // the other ranks make a pass, which their scalers count
@@ -170,7 +172,8 @@ double Accelerator::ExchangeGradients() {
   StepRecord mine = {.loss_sum = s.losses.Sum(),
                      .weight = s.weight,
                      .stop = s.stop_requested,
-                     .step = s.step % (1 << 24)};
+                     .step = s.step % (1 << 24),
+                     .own_seconds = s.rank_clock.OwnSeconds()};
   const bool checks =
       options_.check_parameters_every > 0 && s.step % options_.check_parameters_every == 0;
   if (checks) {
@@ -181,6 +184,7 @@ double Accelerator::ExchangeGradients() {
   }
   const std::vector<StepRecord> records = s.reducer->Finish(mine);
   CheckRecords(records);
+  s.rank_clock.EndStep(records);
   double loss_sum = 0, weight = 0;
   for (const StepRecord& record : records) {
     loss_sum += record.loss_sum;

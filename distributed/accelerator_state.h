@@ -16,6 +16,7 @@
 #include "lathe/distributed/batch_passes.h"
 #include "lathe/distributed/loop_phase.h"
 #include "lathe/distributed/loss_history.h"
+#include "lathe/distributed/rank_costs.h"
 #include "lathe/distributed/reduce/shared_copies.h"
 #include "lathe/distributed/trackers/tracker_list.h"
 
@@ -62,6 +63,7 @@ struct Accelerator::State {
   double window_weight = 0;  // assumed by Backward's seeds; 0: no window is open
   bool stop_requested = false;
   int64_t step = 0;
+  RankClock rank_clock;
   std::shared_ptr<GradScaler> scaler;           // null unless mixed_precision is "fp16"
   std::unique_ptr<BatchPasses> graphed_passes;  // null: nothing is recorded
   std::unique_ptr<Reducer> reducer;

@@ -124,6 +124,27 @@ TEST(TrainerRanksTest, ThePlanNamesTheBatchThatIsTrained) {
   unsetenv(kBatchProcessesVariable);
 }
 
+TEST(TrainerRanksTest, TheMetricsNameTheSlowestRank) {
+  const auto costs = TrainOnTwo(
+      TinyArguments(), 1,
+      [](auto& event, auto&, auto&) {
+        if (event.starts_with("step_begin"))
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      },
+      [](const Trainer& trainer, const Recorder&) {
+        const nlohmann::json& metrics = trainer.metrics();
+        EXPECT_EQ(metrics.at("slowest_rank"), 1);
+        EXPECT_GT(metrics.at("slowest_rank_extra_time"), 0.12);  // of 3 pauses
+        EXPECT_GE(metrics.at("time_in_collectives_hidden"), 0);
+        EXPECT_NEAR(metrics.at("time_in_collectives"),
+                    metrics.at("time_in_collectives_hidden").get<double>() +
+                        metrics.at("time_in_collectives_exposed").get<double>(),
+                    1e-9);
+        return metrics.at("time_in_collectives_exposed").dump();
+      });
+  EXPECT_GT(std::stod(costs[0]), 0.12);
+}
+
 // The main process reads and verifies checkpoints. That may take longer than ranks may be late.
 // Here another rank has a lease on a manifest. So whoever opens the file waits until it is
 // released.

@@ -324,6 +324,13 @@ nlohmann::json Trainer::TrainMetrics(double seconds) const {
   if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr) {
     metrics["skipped_steps"] = scaler->num_skipped_steps();
   }
+  if (const RankCosts costs = accelerator_.rank_costs(); costs.num_steps > 0) {
+    metrics["time_in_collectives"] = costs.in_calls.all;
+    metrics["time_in_collectives_hidden"] = costs.in_calls.hidden;
+    metrics["time_in_collectives_exposed"] = costs.in_calls.exposed();
+    metrics["slowest_rank"] = costs.slowest_rank;
+    metrics["slowest_rank_extra_time"] = costs.slowest_rank_extra;
+  }
   return metrics;
 }
 

@@ -41,6 +41,7 @@
 #include "lathe/train/evaluation.h"
 #include "lathe/train/loss_options.h"
 #include "lathe/train/report/figure_files.h"
+#include "lathe/train/report/rank_costs_text.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/progress.h"
@@ -200,6 +201,8 @@ std::optional<int> FinetuneRun::Train() {
   }
   results_.update(trainer_->metrics());
   PrintMetrics(printer_.out(), "train", trainer_->metrics());
+  if (const std::string costs = RankCostsText(trainer_->metrics()); !costs.empty())
+    printer_.out() << "ranks: " << costs << std::endl;
   if (!trainer_->interrupted()) return std::nullopt;
   const bool is_best = options_.load_best_model_at_end && !trainer_->state().best_model_is_gone;
   const int64_t best = is_best ? trainer_->state().best_global_step.value_or(0) : 0;

@@ -28,6 +28,9 @@ TEST_F(LaunchedTest, GiveTheResultsOfOne) {
     // Only one process prints.
     EXPECT_EQ(run.out.find("\n  model "), run.out.rfind("\n  model "));
     EXPECT_EQ(run.out.find("processes   ") != std::string::npos, n > 1) << run.out;
+    EXPECT_EQ(run.out.find("\nranks: ") != std::string::npos, n > 1) << run.out;
+    EXPECT_EQ(Read(out + "/report.html").find(">cost of the ranks<") != std::string::npos, n > 1);
+    EXPECT_EQ(ReadJson(out + "/train_results.json").contains("time_in_collectives"), n > 1);
     const std::vector<double> losses = Losses(out);
     nlohmann::json results = ReadJson(out + "/all_results.json");
     ASSERT_EQ(losses.size(), 12u);

@@ -125,6 +125,7 @@ class GlooGroup : public ProcessGroup {
   template <typename Body>
   void Run(const char* what, CallSignature signature, std::span<const std::byte> data,
            LocalRanks::DataSize data_size, const Body& body) {
+    const CollectiveTimes::Call call(times());
     watch_.Run(what, [&] {
       deadline_.emplace(timeout_);
       signature.bytes = data.size();

@@ -16,6 +16,7 @@
 #include "lathe/core/base/element_range.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/tensor.h"
+#include "lathe/distributed/groups/collective_times.h"
 
 namespace lathe {
 
@@ -26,6 +27,8 @@ class ProcessGroup {
   virtual ~ProcessGroup() = default;
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // The times of this rank's collectives. Only Gloo's groups measure them.
+  CollectiveTimes& times() { return times_; }
 
   // All calls throw Unavailable when a rank has ended, hangs for longer than the timeout or can't
   // be reached. The error names the rank that is to blame, as far as it can be told. After that the
@@ -127,6 +130,7 @@ class ProcessGroup {
 
  private:
   int rank_, size_;
+  CollectiveTimes times_;
 };
 
 }  // namespace lathe

@@ -79,6 +79,7 @@ class HostTransport : public GradientTransport {
   }
 
   void WaitForThread() {
+    const CollectiveTimes::Wait wait(group_->times());
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return error_ || done_ >= sent_; });
     if (!error_) return;
@@ -88,6 +89,7 @@ class HostTransport : public GradientTransport {
   // --- on the thread that reduces ---
 
   void Work() {
+    CollectiveTimes::SetInBackground();
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return quit_ || (!error_ && done_ < sent_); });

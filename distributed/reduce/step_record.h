@@ -14,6 +14,7 @@ struct StepRecord {
   bool stop = false;                // somebody has asked this rank to stop
   int64_t step = 0;                 // its step, below 2^24
   uint64_t checksum = 0;            // 48 bits
+  double own_seconds = 0;           // of the step in which it didn't wait for others, at least 0
 };
 
 // Pack a record as floats that a sum with zeros leaves as they are, and unpack it.

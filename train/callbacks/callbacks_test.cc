@@ -220,7 +220,14 @@ TEST(ReportCallback, TheSpeedIsThatOfTheSteps) {
   state.Log({{"loss", 0.5}});
   callback.OnLog({}, state, control, state.log_history.back());
   state.seconds_beside_steps = 6;
-  state.Log({{"train_loss", 0.5}, {"train_runtime", 10.0}, {"train_samples_per_second", 8.0}});
+  state.Log({{"train_loss", 0.5},
+             {"train_runtime", 10.0},
+             {"train_samples_per_second", 8.0},
+             {"time_in_collectives", 2.0},
+             {"time_in_collectives_hidden", 1.5},
+             {"time_in_collectives_exposed", 0.5},
+             {"slowest_rank", 3},
+             {"slowest_rank_extra_time", 0.25}});
   callback.OnTrainEnd({}, state, control);
   const std::string page = ReadFile(dir + "/report.html");
   fs::remove_all(dir);
@@ -234,7 +241,9 @@ TEST(ReportCallback, TheSpeedIsThatOfTheSteps) {
        {"<th scope=\"row\">speed of the steps</th><td>20 samples a second, without 6 s of "
         "evaluations and saves</td>",
         "<th scope=\"row\">train_samples_per_second</th><td>8, evaluations and saves included</td>",
-        "<th scope=\"row\">train_runtime</th><td>10</td>"})
+        "<th scope=\"row\">train_runtime</th><td>10</td>",
+        "<th scope=\"row\">cost of the ranks</th><td>2 s in collectives, of which computation hid "
+        "1.5 s and waited for 0.5 s; rank 3 was the slowest, by 0.25 s (2.5 % of the time)</td>"})
     EXPECT_NE(page.find(row), std::string::npos) << row << page;
 }
 

@@ -12,6 +12,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/train/report/confusion.h"
 #include "lathe/train/report/figure_files.h"
+#include "lathe/train/report/rank_costs_text.h"
 #include "lathe/train/support/progress.h"
 
 namespace lathe {
@@ -124,6 +125,8 @@ void ReportCallback::OnTrainEnd(const TrainingArguments&, const TrainerState& st
   for (const nlohmann::json& entry : state.log_history) {
     if (!entry.contains("train_loss")) continue;
     AddSpeedOfSteps(entry, state.seconds_beside_steps);
+    if (std::string costs = RankCostsText(entry); !costs.empty())
+      contents_.facts.emplace_back("cost of the ranks", std::move(costs));
     for (auto& row : Rows(entry)) {
       if (row.first.ends_with("_per_second")) row.second += ", evaluations and saves included";
       if (row.first.starts_with("train_")) contents_.facts.push_back(std::move(row));
