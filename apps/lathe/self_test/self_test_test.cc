@@ -221,6 +221,76 @@ TEST_F(TestCommand, TwoMachines) {
   ExpectPassedOnCpu(other.get(), 4);
 }
 
+// Returns the sizes in the table of a collective, and expects a time and rates in each row.
+std::vector<int64_t> SizesOf(const std::string& out, const std::string& collective,
+                             double bus_share) {
+  std::vector<int64_t> sizes;
+  const size_t begin = out.find("\n" + collective + "\n");
+  EXPECT_NE(begin, std::string::npos) << out;
+  std::istringstream lines(out.substr(begin + collective.size() + 2));
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_EQ(line, "    size (B)     time (us)    algbw (GB/s)    busbw (GB/s)");
+  while (std::getline(lines, line) && !line.empty()) {
+    std::istringstream words(line);
+    double size = 0, microseconds = 0, algorithm = 0, bus = 0;
+    EXPECT_TRUE(words >> size >> microseconds >> algorithm >> bus) << line;
+    EXPECT_GT(microseconds, 0);
+    EXPECT_NEAR(algorithm, size / microseconds / 1e3, 0.001 + 0.01 * algorithm) << line;
+    EXPECT_NEAR(bus, algorithm * bus_share, 0.0011) << line;
+    sizes.push_back(static_cast<int64_t>(size));
+  }
+  return sizes;
+}
+
+void ExpectBandwidths(const RunResult& run, int num_ranks, const std::string& machines) {
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_TRUE(run.out.starts_with(std::to_string(num_ranks) + " ranks on " + machines +
+                                  ", float32 in the host's memory\nbarrier "))
+      << run.out;
+  const double n = num_ranks;
+  const std::vector<int64_t> sizes = {1024, 4096, 16384, 65536};
+  EXPECT_EQ(SizesOf(run.out, "all-reduce", 2 * (n - 1) / n), sizes);
+  EXPECT_EQ(SizesOf(run.out, "reduce-scatter", (n - 1) / n), sizes);
+  EXPECT_EQ(SizesOf(run.out, "all-gather", (n - 1) / n), sizes);
+  EXPECT_EQ(SizesOf(run.out, "broadcast", 1), sizes);
+}
+
+TEST_F(TestCommand, BandwidthBetweenItsProcesses) {
+  for (const int n : {2, 3}) {
+    ExpectBandwidths(
+        Test({"--bandwidth", "--max_bytes", "100000", "--num_processes", std::to_string(n)}), n,
+        "1 machine");
+  }
+}
+
+TEST_F(TestCommand, BandwidthUnderALauncher) {
+  ExpectBandwidths(
+      RunProgram("lathe", {"launch", "--cpu", "--num_processes", "3", "apps/lathe/lathe", "test",
+                           "--bandwidth", "--max_bytes", "65536"}),
+      3, "1 machine");
+  const RunResult refused =
+      RunProgram("lathe", {"launch", "--cpu", "--num_processes", "2", "apps/lathe/lathe", "test",
+                           "--bandwidth", "--timeout", "9"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_TRUE(refused.err.starts_with(
+      "error: --timeout has no effect, since this process was started by a launcher\n"))
+      << refused.err;
+}
+
+TEST_F(TestCommand, BandwidthBetweenMachines) {
+  const std::string port = std::to_string(FreePort());
+  const auto machine = [&](const char* rank) {
+    return Test({"--bandwidth", "--max_bytes", "65536", "--num_processes", "2", "--num_machines",
+                 "2", "--machine_rank", rank, "--main_process_ip", "127.0.0.1",
+                 "--main_process_port", port});
+  };
+  auto other = std::async(std::launch::async, machine, "1");
+  ExpectBandwidths(machine("0"), 2, "2 machines");
+  EXPECT_EQ(other.get().out, "");
+}
+
 TEST_F(TestCommand, ATrainingThatFails) {
   // The training fails because its report can't be written.
   const RunResult run = RunProgram("lathe", {"test", "--cpu"}, {.max_file_bytes = 100});
@@ -239,6 +309,10 @@ TEST_F(TestCommand, BadOptionsGetOneLine) {
   ExpectError(Test({"--cpu", "--num_processes", "3", "--num_machines", "2", "--main_process_ip",
                     "127.0.0.1"}),
               "num_processes is 3, which 2 machines can't share evenly", 2);
+  ExpectError(Test({"--max_bytes", "5000"}), "--max_bytes has no effect without --bandwidth", 2);
+  ExpectError(Test({"--bandwidth", "--max_bytes", "5"}), "--max_bytes must be at least 1024", 2);
+  ExpectError(Test({"--bandwidth", "--num_processes", "1"}),
+              "--num_processes is 1, but bandwidth is measured between processes", 2);
   ExpectError(Test({"--config_file", Path("nothing")}), "nothing: No such file or directory", 1);
 }
 

@@ -12,13 +12,18 @@
 #include <system_error>
 
 #include "lathe/apps/cli/flags.h"
+#include "lathe/apps/cli/printer.h"
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/lathe/launch/launch_flags.h"
+#include "lathe/apps/lathe/self_test/measure_bandwidth.h"
 #include "lathe/apps/lathe/self_test/self_test.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/distributed/accelerator.h"
+#include "lathe/distributed/job/error_report.h"
 #include "lathe/distributed/launch/launch.h"
+#include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {
 namespace {
@@ -33,6 +38,9 @@ constexpr char kUsage[] =
     "\n"
     "Usage:\n"
     "  lathe test [options]\n"
+    "  lathe test --bandwidth [options]\n"
+    "\n"
+    "With --bandwidth it measures the collectives between the processes instead.\n"
     "\n"
     "If an option is not given, its value comes from the file that `lathe config`\n"
     "writes. Without that file, one process trains on each GPU. Without GPUs, 2\n"
@@ -112,10 +120,10 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-// Starts ranks of this program as kAsRank or kAsReference. They leave their reports in `folder`.
-int LaunchRanks(const LaunchOptions& options, const char* role, const std::string& folder) {
-  const std::string program = fs::read_symlink("/proc/self/exe").string();
-  return LaunchProgram({program, "test", role, folder}, options);
+// Starts ranks of this program with these arguments after "test".
+int LaunchRanks(const LaunchOptions& options, std::vector<std::string> args) {
+  args.insert(args.begin(), {fs::read_symlink("/proc/self/exe").string(), "test"});
+  return LaunchProgram(args, options);
 }
 
 std::vector<SelfTestReport> ReadReports(const std::string& folder) {
@@ -151,10 +159,11 @@ int TestLaunching(const LaunchFlags& flags) {
   const TestedJobs jobs = ChooseJobs(flags);
   const TemporaryFolder temporary;
   const std::string one_folder = temporary.Make("one"), tested_folder = temporary.Make("tested");
-  int exit_code = LaunchRanks(jobs.reference, kAsReference, one_folder);
+  // The ranks leave their reports in the folders.
+  int exit_code = LaunchRanks(jobs.reference, {kAsReference, one_folder});
   if (exit_code != 0) return ExitCodeAfter(exit_code, "the training in one process");
   const SelfTestReport one = ReadReports(one_folder).front();
-  exit_code = LaunchRanks(jobs.tested, kAsRank, tested_folder);
+  exit_code = LaunchRanks(jobs.tested, {kAsRank, tested_folder});
   if (exit_code != 0) {
     return ExitCodeAfter(exit_code, jobs.tested.num_processes > 1
                                         ? "the training in several processes"
@@ -164,6 +173,44 @@ int TestLaunching(const LaunchFlags& flags) {
   return 0;
 }
 
+struct BandwidthFlags {
+  bool bandwidth = false;
+  int64_t max_bytes = kMostBytes;
+};
+
+int RunBandwidthRank(int64_t max_bytes) try {
+  Accelerator accelerator({.device = "cpu"});
+  Printer printer(accelerator.is_main_process());
+  MeasureBandwidth(accelerator.group(), accelerator.local_process_index(), max_bytes,
+                   printer.out());
+  accelerator.EndTraining();
+  return 0;
+} catch (const Error& e) {
+  if (ShouldReport(e)) throw;
+  return kErrorExitCode;
+}
+
+int TestBandwidth(const FlagTable& table, LaunchFlags flags, int64_t max_bytes) {
+  // Each process of a job that another launcher has started is one of the ranks.
+  const ProcessEnvironment environment = ReadProcessEnvironment();
+  if (environment.world_size > 1) {
+    for (const auto& [name, value] : table.GivenValues()) {
+      if (name == "bandwidth" || name == "max_bytes") continue;
+      if (environment.local_rank != 0) return kUsageExitCode;  // one of them says it
+      throw UsageError("--" + name + " has no effect, since this process was started by a launcher",
+                       "give it to the launcher");
+    }
+    return RunBandwidthRank(max_bytes);
+  }
+  if (flags.num_processes == 1) {
+    throw UsageError("--num_processes is 1, but bandwidth is measured between processes",
+                     "pass --num_processes 2 or more, or leave it out");
+  }
+  flags.cpu = true;
+  return LaunchRanks(ChooseJobs(flags).tested,
+                     {"--bandwidth", "--max_bytes", std::to_string(max_bytes)});
+}
+
 }  // namespace
 
 int RunTest(const std::vector<std::string>& args) {
@@ -171,11 +218,21 @@ int RunTest(const std::vector<std::string>& args) {
     return RunRank(args[0], args[1]);
   LaunchFlags flags;
   FlagTable table(kUsage);
+  BandwidthFlags own;
+  table.Group("Bandwidth");
+  table.Add("bandwidth", &own.bandwidth,
+            "measure latency and bandwidth between the processes, on the CPU; under lathe launch "
+            "or mpirun between those that it has started");
+  table.Add("max_bytes", &own.max_bytes, "with --bandwidth: the largest size that is measured")
+      .Min(kLeastBytes)
+      .Max(int64_t{64} << 30);
   AddLaunchFlags(table, flags);
   const std::string help_text = table.Help();  // before parsing, because it shows the defaults
   const int usage = ReportErrors(kUsageExitCode, [&] {
     const std::vector<std::string> rest = table.Parse(args);
     if (!rest.empty()) throw InvalidArgument("unknown argument \"" + rest[0] + "\"");
+    if (table.given("max_bytes") && !own.bandwidth)
+      throw InvalidArgument("--max_bytes has no effect without --bandwidth");
     return 0;
   });
   if (usage != 0) return usage;
@@ -184,7 +241,7 @@ int RunTest(const std::vector<std::string>& args) {
     return 0;
   }
   TakeMachineVariables(flags);
-  return TestLaunching(flags);
+  return own.bandwidth ? TestBandwidth(table, flags, own.max_bytes) : TestLaunching(flags);
 }
 
 }  // namespace lathe
