@@ -193,7 +193,7 @@ class GlooGroup : public ProcessGroup {
     const std::vector<ElementRange> all = {{0, std::ssize(data)}};
     for (size_t i = 0; i < links_.channels.size(); ++i) {
       const Channel& channel = links_.channels[i];
-      const auto messages = MessagesOf<Wire, T>(i, all, all);
+      const auto messages = ChannelMessages<T, Wire>(links_.layout, links_.carried[i], all, all);
       const auto reduce_of_machine = [&](int machine) {
         const int owner = links_.layout.RankAt(machine, links_.carried[i]);
         const ElementRange stripe =
@@ -238,24 +238,14 @@ class GlooGroup : public ProcessGroup {
     }
   }
 
-  // Returns what each machine sends through this rank's i-th channel.
-  template <typename Wire, typename T>
-  std::vector<StripeMessage<T, Wire>> MessagesOf(size_t i, const std::vector<ElementRange>& ranges,
-                                                 const std::vector<ElementRange>& changed) const {
-    std::vector<StripeMessage<T, Wire>> messages;
-    for (int machine = 0; machine < links_.layout.num_machines(); ++machine)
-      messages.emplace_back(ranges, changed, links_.layout.RankAt(machine, links_.carried[i]),
-                            size());
-    return messages;
-  }
-
   // Each rank's stripes of `ranges`, where they are in `changed`, travel through the channel of its
   // place.
   template <typename Wire, typename T>
   void GatherStripes(T* data, const std::vector<ElementRange>& ranges,
                      const std::vector<ElementRange>& changed, bool parallel) {
     for (size_t i = 0; i < links_.channels.size() && !reads_memory(); ++i) {
-      const auto messages = MessagesOf<Wire, T>(i, ranges, changed);
+      const auto messages =
+          ChannelMessages<T, Wire>(links_.layout, links_.carried[i], ranges, changed);
       const auto of = [&](int machine) -> const StripeMessage<T, Wire>& {
         return messages[static_cast<size_t>(machine)];
       };

@@ -64,4 +64,12 @@ void MachineLayout::SplitUnless(const std::function<bool(const std::vector<int>&
   }
 }
 
+std::vector<int> MachineLayout::ChannelsOf(int rank) const {
+  std::vector<int> channels;
+  const int step = static_cast<int>(RanksOf(MachineOf(rank)).size());
+  for (int channel = PlaceOf(rank); channel < num_channels(); channel += step)
+    channels.push_back(channel);
+  return channels;
+}
+
 }  // namespace lathe

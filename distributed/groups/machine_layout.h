@@ -46,6 +46,9 @@ class MachineLayout {
     const std::vector<int>& ranks = RanksOf(machine);
     return place < std::ssize(ranks) ? ranks[static_cast<size_t>(place)] : -1;
   }
+  int num_ranks() const { return static_cast<int>(machine_of_.size()); }
+  // Returns the channels that a rank carries, ascending.
+  std::vector<int> ChannelsOf(int rank) const;
   // Returns the place of the rank that carries a channel.
   int CarrierOf(int channel, int machine) const {
     return channel % static_cast<int>(RanksOf(machine).size());

@@ -20,6 +20,12 @@ Machines MachinesOf(const MachineLayout& layout) {
       EXPECT_EQ(layout.MachineOf(rank), machine);
       EXPECT_EQ(layout.PlaceOf(rank), static_cast<int>(place));
       EXPECT_EQ(layout.RankAt(machine, static_cast<int>(place)), rank);
+      std::vector<int> carried;
+      for (int channel = 0; channel < layout.num_channels(); ++channel) {
+        if (layout.CarrierOf(channel, machine) == static_cast<int>(place))
+          carried.push_back(channel);
+      }
+      EXPECT_EQ(layout.ChannelsOf(rank), carried);
     }
     EXPECT_EQ(layout.RankAt(machine, static_cast<int>(machines.back().size())), -1);
   }

@@ -61,9 +61,8 @@ MachineLinks LinkMachines(PeerWatch& watch, int rank, int local_rank, int local_
   const MachineLayout& layout = links.layout;
   const int machine = layout.MachineOf(rank);
   std::vector<GlooMembership> memberships;
-  for (int channel = 0; channel < layout.num_channels(); ++channel) {
-    if (layout.CarrierOf(channel, machine) != links.local->place()) continue;
-    links.carried.push_back(channel);
+  links.carried = layout.ChannelsOf(rank);
+  for (const int channel : links.carried) {
     memberships.push_back({channel, machine, {}});
     for (int other = 0; other < layout.num_machines(); ++other) {
       const int place = layout.CarrierOf(channel, other);

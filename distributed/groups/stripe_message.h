@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lathe/core/base/element_range.h"
+#include "lathe/distributed/groups/machine_layout.h"
 
 namespace lathe {
 
@@ -70,5 +71,17 @@ class StripeMessage {
   std::vector<ElementRange> pieces_;
   size_t num_elements_ = 0;
 };
+
+// Returns what each machine sends through a channel: the stripes of its rank at the channel's
+// place.
+template <typename T, typename Wire>
+std::vector<StripeMessage<T, Wire>> ChannelMessages(const MachineLayout& layout, int channel,
+                                                    const std::vector<ElementRange>& ranges,
+                                                    const std::vector<ElementRange>& changed) {
+  std::vector<StripeMessage<T, Wire>> messages;
+  for (int machine = 0; machine < layout.num_machines(); ++machine)
+    messages.emplace_back(ranges, changed, layout.RankAt(machine, channel), layout.num_ranks());
+  return messages;
+}
 
 }  // namespace lathe

@@ -1,0 +1,155 @@
+#include "lathe/tests/benchmarks/simulator/step_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lathe/core/base/error.h"
+#include "lathe/distributed/reduce/gradient_buckets.h"
+#include "lathe/distributed/reduce/step_record.h"
+#include "lathe/models/pretrained.h"
+#include "lathe/nn/arena.h"
+#include "lathe/tests/benchmarks/simulator/recorded_call.h"
+
+namespace lathe::simulator {
+namespace {
+
+// Of each parameter that AdamW updates: the value, two moments and the gradient are read, and the
+// first three are written.
+constexpr double kBytesOfUpdate = 28;
+
+PretrainedConfig ConfigOf(const std::string& size) {
+  nlohmann::json json = {{"model_type", "bert"}, {"num_labels", 2}};
+  if (size == "large") {
+    json.update({{"hidden_size", 1024},
+                 {"intermediate_size", 4096},
+                 {"num_hidden_layers", 24},
+                 {"num_attention_heads", 16}});
+  } else if (size == "tiny") {
+    json.update({{"hidden_size", 64},
+                 {"intermediate_size", 256},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 2}});
+  } else if (size != "base") {
+    throw InvalidArgument("the model must be base, large or tiny but is \"" + size + "\"");
+  }
+  return PretrainedConfig::FromJson(std::move(json));
+}
+
+}  // namespace
+
+StepWork WorkOf(const std::string& size) {
+  const auto model = AutoModelForSequenceClassification::FromConfig(ConfigOf(size));
+  const auto arena = ParameterArena::FindOrCreate(model->Parameters());
+  GradientBuckets layout({arena}, {}, {true});
+  Check(layout.table_is_last, "simulator", "the last parameter must be a table");
+  StepWork work;
+  for (const GradientBucket& bucket : layout.buckets) {
+    if (layout.IsLast(bucket)) break;
+    StepWork::Bucket& added = work.buckets.emplace_back();
+    added.num_elements = std::ssize(bucket.grads);
+    for (const size_t slot : bucket.slots) {
+      const Tensor& tensor = layout.slots[slot].tensor;
+      const bool is_table = layout.slots[slot].name.find("embeddings") != std::string::npos;
+      if (tensor.ndim() == 2 && !is_table) added.products += tensor.numel();
+    }
+    work.sharded_ranges.push_back(bucket.ShardedRange());
+  }
+  const TensorImpl& table = layout.last_tensor();
+  work.vocab_size = table.shape[0];
+  work.hidden_size = table.shape[1];
+  work.tail = static_cast<int64_t>(GradientBuckets::TailOf(layout.last()));
+  return work;
+}
+
+double ExpectedWords(int64_t vocab_size, double num_tokens) {
+  double norm = 0, expected = 0;
+  for (int64_t k = 1; k <= vocab_size; ++k) norm += 1.0 / static_cast<double>(k);
+  for (int64_t k = 1; k <= vocab_size; ++k)
+    expected += 1 - std::exp(num_tokens * std::log1p(-1 / (norm * static_cast<double>(k))));
+  return expected;
+}
+
+StepModel::StepModel(MachineLayout layout, std::vector<LinkModel> links, ComputeModel compute)
+    : layout_(std::move(layout)), links_(std::move(links)), compute_(compute) {}
+
+const StepModel::CallCost& StepModel::Of(Kind kind, const std::vector<ElementRange>& ranges) {
+  std::vector<int64_t> sizes;
+  for (const ElementRange& range : ranges) sizes.push_back(range.size());
+  const auto [at, is_new] = known_.try_emplace({kind, sizes});
+  CallCost& cost = at->second;
+  if (is_new) {
+    const RecordedCall call = kind == Kind::kAllReduce ? RecordAllReduce(layout_, sizes[0])
+                              : kind == Kind::kReduceScatter
+                                  ? RecordReduceScatter(layout_, sizes[0])
+                              : kind == Kind::kAllGather ? RecordAllGather(layout_, sizes[0])
+                                                         : RecordAllGatherStripes(layout_, ranges);
+    cost.seconds.resize(links_.size());
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < links_.size(); ++i)
+      cost.seconds[i] = SecondsOf(call, layout_, links_[i]);
+    for (int machine = 0; machine < layout_.num_machines(); ++machine)
+      cost.bytes = std::max(cost.bytes, call.BytesSent(layout_, machine));
+    cost.messages = std::ssize(call.messages);
+  }
+  bytes_ += cost.bytes;
+  messages_ += cost.messages;
+  return cost;
+}
+
+// Follows the calls of HostTransport, ClipGradNorm and Optimizer::Step.
+std::vector<StepCost> StepModel::Costs(const StepWork& work) {
+  bytes_ = messages_ = 0;
+  const int64_t num_ranks = layout_.num_ranks();
+  std::vector<const CallCost*> buckets, at_end;
+  int64_t products = 0, sharded = 0;
+  for (const StepWork::Bucket& bucket : work.buckets) {
+    buckets.push_back(&Of(Kind::kReduceScatter, bucket.num_elements));
+    products += bucket.products;
+    sharded += bucket.num_elements;
+  }
+  const int64_t records = static_cast<int64_t>(kStepRecordFloats) * num_ranks;
+  const int64_t table = work.vocab_size * work.hidden_size;
+  at_end.push_back(
+      &Of(Kind::kAllGather, (work.vocab_size / 64 + 1) * 8));  // the used rows, in bits
+  const double rows =
+      ExpectedWords(work.vocab_size, static_cast<double>(compute_.tokens_of_rank * num_ranks));
+  if (rows <= static_cast<double>(work.vocab_size / 2)) {
+    at_end.push_back(
+        &Of(Kind::kAllReduce, static_cast<int64_t>(rows) * work.hidden_size + records));
+  } else {
+    at_end.push_back(&Of(Kind::kAllReduce, table - work.tail));
+    at_end.push_back(&Of(Kind::kAllReduce, work.tail + records));
+  }
+  at_end.push_back(&Of(Kind::kAllReduce, 2));  // the sum of squares, a double
+  at_end.push_back(&Of(Kind::kAllGatherStripes, work.sharded_ranges));
+
+  std::vector<StepCost> costs(links_.size());
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const double pass = 2.0 * static_cast<double>(products) *
+                        static_cast<double>(compute_.tokens_of_rank) / compute_.flops_of_rank;
+    double ready = pass, thread = pass, in_collectives = 0;
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      ready +=
+          2 * pass * static_cast<double>(work.buckets[b].products) / static_cast<double>(products);
+      thread = std::max(thread, ready) + buckets[b]->seconds[i];
+      in_collectives += buckets[b]->seconds[i];
+    }
+    const double backward_end = 3 * pass;
+    double exposed = std::max(0.0, thread - backward_end);
+    for (const CallCost* call : at_end) {
+      in_collectives += call->seconds[i];
+      exposed += call->seconds[i];
+    }
+    const double update = kBytesOfUpdate *
+                          (static_cast<double>(sharded) / static_cast<double>(num_ranks) +
+                           static_cast<double>(table)) *
+                          static_cast<double>(layout_.RanksOf(0).size()) /
+                          links_[i].memory_per_second;
+    costs[i] = {backward_end + exposed + update, in_collectives, in_collectives - exposed};
+  }
+  return costs;
+}
+
+}  // namespace lathe::simulator
