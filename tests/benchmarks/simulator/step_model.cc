@@ -15,8 +15,7 @@
 namespace lathe::simulator {
 namespace {
 
-// Of each parameter that AdamW updates: the value, two moments and the gradient are read, and the
-// first three are written.
+// AdamW reads the value, two moments and the gradient of a parameter. It writes the first three.
 constexpr double kBytesOfUpdate = 28;
 
 PretrainedConfig ConfigOf(const std::string& size) {
