@@ -12,6 +12,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/train/checkpoint/job_mark.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/decision.h"
 #include "lathe/train/frozen_encoder.h"
@@ -135,6 +136,7 @@ void Trainer::Train() {
   try {
     Call(&Callback::OnTrainBegin);
     if (!problem.empty()) Call(&Callback::OnWarning, problem);
+    launcher_ = accelerator_.GatherObject(OwnIdentity().launcher)[0];
     AgreeOnControl();
     EncodeFrozen();
     if (!resumed_from_.empty() && !interrupted_) FinishResumedStep();

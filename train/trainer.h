@@ -303,6 +303,9 @@ class Trainer {
   NamedSettings settings_;  // see SettingsThatMatter; empty until they are needed
   // The number of this training in the output folder, on all ranks. 0: not known yet.
   int64_t run_ = 0;
+  // The main process's launcher, on all ranks (JobIdentity::launcher). Whichever rank saves, the
+  // main process knows the checkpoint again after a restart.
+  std::string launcher_;
   std::string resumed_from_, last_checkpoint_;
   // The checkpoint that was begun last, or the one of the resume. It may not be whole yet. The main
   // process forgets it if it fails.

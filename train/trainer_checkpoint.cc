@@ -165,8 +165,7 @@ CheckpointJob Trainer::MakeCheckpointJob(CheckpointSaver& saver, bool writes_mod
                             {kJobKey, accelerator_.environment().job},
                             {kDeviceKey, OwnMachinery().device},
                             {kThreadsKey, OwnMachinery().num_threads}}};
-  if (const std::string launcher = OwnIdentity().launcher; !launcher.empty())
-    job.manifest.about[kLauncherKey] = launcher;
+  if (!launcher_.empty()) job.manifest.about[kLauncherKey] = launcher_;
   if (arguments_.save_total_limit) {
     job.on_saved = [parent = saver.parent(), run = run_, step = state_.global_step,
                     limit = *arguments_.save_total_limit, best = state_.best_model_checkpoint] {
@@ -293,11 +292,17 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
   const std::string folder = out_ == nullptr ? "" : out_->path();
   if (!folder.empty()) search = FindNewestCheckpoint(folder);
   // A job that was started again goes on from its own checkpoint, whatever it began with.
-  const bool is_own = ReadRestarts() > 0 && search.newest &&
-                      IsSameJob(IdentityIn(search.newest->manifest.about), OwnIdentity());
-  if (is_own || wish == "true") {
-    for (const std::string& reason : search.left_out) notes_.push_back("left out " + reason);
-    found = search.newest;
+  CheckpointSearch own;
+  if (ReadRestarts() > 0 && search.newest) {
+    const auto is_own = [identity = OwnIdentity()](const CheckpointManifest& manifest) {
+      return IsSameJob(IdentityIn(manifest.about), identity);
+    };
+    own = is_own(search.newest->manifest) ? search : FindNewestCheckpoint(folder, is_own);
+  }
+  if (own.newest || wish == "true") {
+    const CheckpointSearch& taken = own.newest ? own : search;
+    for (const std::string& reason : taken.left_out) notes_.push_back("left out " + reason);
+    found = taken.newest;
   } else if (!wish.empty()) {
     found = OpenCheckpoint(wish);
   }

@@ -183,10 +183,13 @@ TEST_F(ResumeTest, TorchrunsRestartGoesOnByItself) {
                                 .interrupt_signal = SIGKILL});
   ASSERT_EQ(killed.exit_code, 128 + SIGKILL) << killed.out << killed.err;
   ExpectError(run({}), "output_dir is not empty", 2);
+  // Another job's checkpoint with more steps doesn't hide the own ones.
+  fs::copy(Path("whole/checkpoint-150"), Path("out/checkpoint-150"), fs::copy_options::recursive);
   variables["TORCHELASTIC_RESTART_COUNT"] = "1";
   const RunResult restarted = run({});
   ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
   EXPECT_TRUE(Contains(restarted.out, "goes on")) << restarted.out;
+  EXPECT_FALSE(Contains(restarted.out, "from " + Path("out") + "/checkpoint-150")) << restarted.out;
   EXPECT_EQ(Read("out/model.safetensors"), Read("whole/model.safetensors"));
   variables["TORCHELASTIC_RUN_ID"] = "job-8";
   ExpectError(run({}), "output_dir is not empty", 2);

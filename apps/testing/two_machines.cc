@@ -58,9 +58,9 @@ std::vector<int> TwoMachines::RunOnBoth(const std::vector<std::string>& program,
       command +=
           "sh -c 'mount --bind \"$0\" /etc/hosts && exec \"$@\"' " + Path("hosts." + number) + " ";
     }
-    command += "apps/lathe/lathe launch --cpu --num_processes 4 --num_machines 2 --machine_rank " +
-               number + " --main_process_ip " + address + " --main_process_port " +
-               std::to_string(TestPort());
+    command += "apps/lathe/lathe launch --cpu --num_processes " + std::to_string(num_processes_) +
+               " --num_machines 2 --machine_rank " + number + " --main_process_ip " + address +
+               " --main_process_port " + std::to_string(TestPort());
     for (const std::string& arg : program) command += " '" + arg + "'";
     command += " > " + Path("out." + number) + " 2> " + Path("err." + number);
     machines.emplace_back([command, &code = codes[static_cast<size_t>(machine)]] {

@@ -31,6 +31,7 @@ class TwoMachines : public LaunchedTest {
   static std::string NameOf(int machine);  // of its network namespace
   pid_t LauncherOf(int machine) const;     // the launcher's process, while RunOnBoth runs
 
+  int num_processes_ = 4;     // of both machines together
   bool has_network_ = false;  // whether there are network namespaces
   // A name to give instead of the first machine's address, if there are namespaces. Its own
   // /etc/hosts maps the name to 127.0.1.1, as Debian's does.

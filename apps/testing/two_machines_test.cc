@@ -135,27 +135,40 @@ TEST_F(LostRankOfTheOther, AKilledOneEndsBothAtOnce) {
   }
 }
 
+// Without shards, a rank that is left saves a checkpoint. If the main process is lost, it is a rank
+// of the other launcher.
 TEST_F(LostRankOfTheOther, BothLaunchersStartTheJobAgain) {
-  const Args options = {"--max_steps", "300", "--save_strategy", "steps", "--save_steps", "5"};
-  ASSERT_EQ(RunOnBoth(Finetune("whole", options)), (std::vector<int>{0, 0}))
-      << Read("err.0") << Read("err.1");
-  std::string script =
-      "[ -e " + Path("pid.$RANK") + " ] || echo $$ > " + Path("pid.$RANK") + "; exec";
-  for (const std::string& arg : Finetune("out", options)) script += " '" + arg + "'";
-  Write("rank.sh", script);
-  Write("out.0", "");
-  const Args program = {"--max_restarts", "2", "sh", Path("rank.sh")};
-  const std::vector<int> codes = RunOnBoth(program, [&] {
-    EXPECT_TRUE(WaitUntil([&] { return Exists("out/checkpoint-10"); }, 120));
-    kill(std::stoi(Read("pid.3")), SIGKILL);
-  });
-  EXPECT_EQ(codes, (std::vector<int>{0, 0})) << Read("err.0") << Read("err.1");
-  for (const char* errors : {"err.0", "err.1"}) {
-    EXPECT_NE(Read(errors).find("starting the job again with 4 processes, restart 1 of 2\n"),
-              std::string::npos)
-        << Read(errors);
+  for (const bool main_is_lost : {false, true}) {
+    num_processes_ = main_is_lost ? 2 : 4;
+    const std::string victim = main_is_lost ? "pid.0" : "pid.3";
+    for (const char* left : {"whole", "out", "pid.0", "pid.1", "pid.2", "pid.3"})
+      std::filesystem::remove_all(Path(left));
+    Args options = {"--max_steps", "300", "--save_strategy", "steps", "--save_steps", "5"};
+    if (main_is_lost)
+      options.insert(options.end(), {"--no_shard_optimizer", "--save_total_limit", "3"});
+    ASSERT_EQ(RunOnBoth(Finetune("whole", options)), (std::vector<int>{0, 0}))
+        << Read("err.0") << Read("err.1");
+    std::string script =
+        "[ -e " + Path("pid.$RANK") + " ] || echo $$ > " + Path("pid.$RANK") + "; exec";
+    for (const std::string& arg : Finetune("out", options)) script += " '" + arg + "'";
+    Write("rank.sh", script);
+    Write("out.0", "");
+    const Args program = {"--max_restarts", "2", "sh", Path("rank.sh")};
+    const std::vector<int> codes = RunOnBoth(program, [&] {
+      EXPECT_TRUE(WaitUntil([&] { return Exists("out/checkpoint-10"); }, 120));
+      kill(std::stoi(Read(victim)), SIGKILL);
+    });
+    EXPECT_EQ(codes, (std::vector<int>{0, 0})) << Read("err.0") << Read("err.1");
+    for (const char* errors : {"err.0", "err.1"}) {
+      EXPECT_NE(Read(errors).find("starting the job again with " + std::to_string(num_processes_) +
+                                  " processes, restart 1 of 2\n"),
+                std::string::npos)
+          << Read(errors);
+    }
+    EXPECT_EQ(Read("out.0").find("begins at the first step"), std::string::npos) << Read("out.0");
+    EXPECT_NE(Read("out.0").find("goes on"), std::string::npos) << Read("out.0");
+    EXPECT_EQ(Read("whole/model.safetensors"), Read("out/model.safetensors"));
   }
-  EXPECT_EQ(Read("whole/model.safetensors"), Read("out/model.safetensors"));
 }
 
 // If the whole main machine is lost, the first rank of the other machine saves.

@@ -158,7 +158,8 @@ FoundCheckpoint OpenCheckpoint(const std::string& path) {
   return found;
 }
 
-CheckpointSearch FindNewestCheckpoint(const std::string& parent) {
+CheckpointSearch FindNewestCheckpoint(
+    const std::string& parent, const std::function<bool(const CheckpointManifest&)>& wanted) {
   struct Candidate {
     int64_t run, step;  // of the manifest, as a link may have any number in its name
     bool is_folder;     // of two with the same step, a folder goes before a link
@@ -178,6 +179,7 @@ CheckpointSearch FindNewestCheckpoint(const std::string& parent) {
     try {
       CheckFolder(named.path);
       const CheckpointManifest manifest = ReadManifest(named.path);
+      if (wanted && !wanted(manifest)) continue;
       candidates.push_back({manifest.run, manifest.step, !named.is_link, named.path});
     } catch (const Error& e) {
       leave_out(named.path, e);

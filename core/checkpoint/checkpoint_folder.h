@@ -66,7 +66,10 @@ struct CheckpointSearch {
 };
 // The newest is the one of the last training, and there the one with the most steps. A link to a
 // checkpoint elsewhere counts as one. A folder that doesn't exist holds none.
-CheckpointSearch FindNewestCheckpoint(const std::string& parent);
+// Those that `wanted` returns false for are passed over, and not among left_out.
+CheckpointSearch FindNewestCheckpoint(
+    const std::string& parent,
+    const std::function<bool(const CheckpointManifest&)>& wanted = nullptr);
 
 // Returns a number for a new training in this folder: above those of all manifests there.
 int64_t NextRun(const std::string& parent);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -41,8 +42,8 @@ class CheckpointFolderTest : public testing::Test {
     draft.Commit({.step = step, .run = run, .settings = {{"seed", "42"}, {"rate", "0.1"}}});
   }
   std::string Path(int64_t step) const { return root_ + "/" + CheckpointName(step); }
-  std::string Newest() const {
-    const CheckpointSearch search = FindNewestCheckpoint(root_);
+  std::string Newest(const std::function<bool(const CheckpointManifest&)>& wanted = nullptr) const {
+    const CheckpointSearch search = FindNewestCheckpoint(root_, wanted);
     return search.newest ? fs::path(search.newest->path).filename().string() : "none";
   }
   int CountEntries() const {
@@ -186,6 +187,19 @@ TEST_F(CheckpointFolderTest, ALaterTrainingCountsMoreThanMoreSteps) {
   EXPECT_EQ(NextRun(root_), 2);
   Save(10, 2);
   EXPECT_EQ(Newest(), "checkpoint-10");
+}
+
+TEST_F(CheckpointFolderTest, TheNewestOfThoseThatAreWanted) {
+  Save(5);
+  Save(7, 2);
+  Save(9, 3, "other weights");
+  const auto earlier = [](const CheckpointManifest& manifest) { return manifest.run < 3; };
+  EXPECT_EQ(Newest(), "checkpoint-9");
+  EXPECT_EQ(Newest(earlier), "checkpoint-7");
+  EXPECT_TRUE(FindNewestCheckpoint(root_, earlier).left_out.empty());
+  fs::resize_file(Path(7) + "/model", 3);
+  EXPECT_EQ(Newest(earlier), "checkpoint-5");
+  EXPECT_EQ(FindNewestCheckpoint(root_, earlier).left_out.size(), 1u);
 }
 
 TEST_F(CheckpointFolderTest, RotationKeepsTheBestTheNewestAndThoseOfOthers) {
