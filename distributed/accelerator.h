@@ -302,14 +302,17 @@ class Accelerator {
   void SetPhase(const std::string& phase);
 
   // Returns a copy of `loader` that begins with batch n of its next epoch. `loader` itself goes on
-  // with the epoch after that. Skipped batches are not read or made. Throws on all ranks if
-  // they don't pass the same n.
+  // with the epoch after that, at its first batch. Skipped batches are not read or made. Throws on
+  // all ranks if they don't pass the same n.
+  // A loop that goes on from LoadState needs no call: the next pass of each loader already begins
+  // at the saved place.
   template <std::derived_from<Loader> L>
   L SkipFirstBatches(L& loader, int64_t n) {
     CheckSame({{"batches to skip", std::to_string(n)}});
     L rest = loader;
     rest.SkipFirstBatches(n);
     loader.SetEpoch(loader.epoch() + 1);
+    loader.SkipFirstBatches(0);
     return rest;
   }
 

@@ -87,6 +87,40 @@ TEST(AcceleratorStateTest, GoesOnWithTheSameBits) {
   }
 }
 
+// Returns the steps of the batches of a pass.
+std::string StepsOf(DataLoader<Batch>& loader) {
+  std::string steps;
+  for (const Batch& batch : loader) steps += " " + std::to_string(batch.step);
+  return steps;
+}
+
+// LoadState has placed the loader already, and the copy begins at the same place.
+TEST(AcceleratorStateTest, SkippingAfterALoadLeavesTheNextEpochWhole) {
+  fs::remove_all(Folder("state"));
+  const auto results = RunRanks(2, [&](const Env& env) {
+    {
+      Accelerator accelerator(Options(env));
+      DataLoader train(Data(20), {.batch_size = 4, .shuffle = true});
+      accelerator.Prepare(train);
+      int batches = 0;
+      for (const Batch& batch : train) {
+        static_cast<void>(batch);
+        if (++batches < 3) continue;
+        accelerator.SaveState(Folder("state"));
+        break;
+      }
+    }
+    Accelerator accelerator(Options(env));
+    DataLoader train(Data(20), {.batch_size = 4, .shuffle = true});
+    accelerator.Prepare(train);
+    accelerator.LoadState(Folder("state"));
+    DataLoader rest = accelerator.SkipFirstBatches(train, 3);
+    const std::string first = StepsOf(rest);
+    return first + "|" + StepsOf(train);
+  });
+  for (const RankResult& result : results) EXPECT_EQ(result.said, " 3 4| 5 6 7 8 9");
+}
+
 TEST(AcceleratorStateTest, AnyNumberOfRanksReadsIt) {
   fs::remove_all(Folder("state"));
   // Each loss is a sum of 512 equal terms, which each addition rounds by 6e-8 at most. Without the
