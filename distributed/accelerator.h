@@ -305,14 +305,12 @@ class Accelerator {
   // with the epoch after that, at its first batch. Skipped batches are not read or made. Throws on
   // all ranks if they don't pass the same n.
   // A loop that goes on from LoadState needs no call: the next pass of each loader already begins
-  // at the saved place.
+  // at the saved place. SaveState in a loop over the copy saves the copy's place.
   template <std::derived_from<Loader> L>
   L SkipFirstBatches(L& loader, int64_t n) {
     CheckSame({{"batches to skip", std::to_string(n)}});
     L rest = loader;
-    rest.SkipFirstBatches(n);
-    loader.SetEpoch(loader.epoch() + 1);
-    loader.SkipFirstBatches(0);
+    loader.LeaveRestTo(rest, n);
     return rest;
   }
 

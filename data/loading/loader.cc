@@ -91,9 +91,24 @@ void Loader::SkipFirstBatches(int64_t n) {
   skip_ = n;
 }
 
+void Loader::LeaveRestTo(Loader& rest, int64_t n) {
+  rest.SkipFirstBatches(n);
+  rest.rest_ = nullptr;
+  given_rest_ = nullptr;
+  rest.given_rest_ = std::make_shared<Rest>(Rest{.epoch = rest.epoch_, .batches = n});
+  skip_ = 0;
+  epoch_ = rest.epoch_ + 1;
+  rest_ = rest.given_rest_;
+}
+
 lathe::StateDict Loader::StateDict() const {
   int64_t epoch = epoch_, batches = skip_;
-  if (const auto pass = pass_.lock(); pass != nullptr && pass->batches_left() > 0) {
+  const bool rest_waits = rest_ != nullptr && !rest_->has_begun;
+  const auto pass = rest_ != nullptr ? rest_->pass.lock() : pass_.lock();
+  if (rest_waits) {
+    epoch = rest_->epoch;
+    batches = rest_->batches;
+  } else if (pass != nullptr && pass->batches_left() > 0) {
     epoch = pass->epoch();
     batches = pass->given();
   }
@@ -140,6 +155,12 @@ std::shared_ptr<LoaderPass> Loader::Begin() {
   }
   const auto pass = std::make_shared<LoaderPass>(std::move(plan), passes_);
   pass_ = pass;
+  rest_ = nullptr;
+  if (given_rest_ != nullptr) {
+    given_rest_->has_begun = true;
+    given_rest_->pass = pass;
+    given_rest_ = nullptr;
+  }
   return pass;
 }
 

@@ -38,10 +38,17 @@ class Loader {
   int64_t global_batch_size() const { return global_batch_size_; }  // that of all ranks together
   const DataLoaderOptions& options() const { return options_; }
   int64_t epoch() const { return epoch_; }  // the epoch that the next pass starts
-  void SetEpoch(int64_t epoch) { epoch_ = epoch; }
+  void SetEpoch(int64_t epoch) {
+    epoch_ = epoch;
+    rest_ = nullptr;
+  }
   // Makes the next pass begin with batch n, without making those before it. A stream's samples
   // before it are read all the same. Throws if there are fewer than n batches.
   void SkipFirstBatches(int64_t n);
+  // Makes the next pass of `rest`, a copy of this loader, begin with batch n of this loader's next
+  // epoch. This loader goes on with the epoch after that. Until the pass of `rest` is over, its
+  // place is that of both. Throws as SkipFirstBatches does.
+  void LeaveRestTo(Loader& rest, int64_t n);
   // Returns the place of the next batch (core/checkpoint/state_dict.h). In a pass, that is the one
   // after the batch that the pass has given; batches that are prepared ahead don't count.
   lathe::StateDict StateDict() const;
@@ -65,6 +72,13 @@ class Loader {
   void SetSource(std::shared_ptr<const BatchSource> source) { source_ = std::move(source); }
 
  private:
+  // The rest of an epoch, which a copy of a loader gives in its place.
+  struct Rest {
+    int64_t epoch, batches;  // where it begins
+    bool has_begun = false;
+    std::weak_ptr<const LoaderPass> pass = {};
+  };
+
   int64_t EpochSamples() const;  // of a data set that is no stream
 
   std::shared_ptr<const BatchSource> source_;
@@ -75,6 +89,8 @@ class Loader {
   int64_t global_batch_size_;
   std::shared_ptr<LoaderPasses> passes_;
   std::weak_ptr<const LoaderPass> pass_;  // the pass that began last
+  std::shared_ptr<const Rest> rest_;      // what a copy gives before this loader's next pass
+  std::shared_ptr<Rest> given_rest_;      // what this loader's next pass is
 };
 
 }  // namespace lathe
