@@ -6,9 +6,15 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/json_nesting.h"
 #include "lathe/core/base/json_number.h"
+#include "lathe/core/checkpoint/non_finite.h"
 #include "lathe/core/files/regular_file.h"
 
 namespace lathe {
+namespace {
+
+constexpr char kNonFinite[] = "non_finite";
+
+}  // namespace
 
 void TrainerState::Log(nlohmann::json entry) {
   entry["epoch"] = epoch;
@@ -45,7 +51,12 @@ nlohmann::json TrainerState::ToJson() const {
 }
 
 std::string TrainerState::ToText() const {
-  return ToJson().dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  nlohmann::json json = ToJson();
+  if (stateful_callbacks.contains(kOwnState)) {
+    nlohmann::json places = NonFiniteNumbers(json);
+    if (!places.empty()) json["stateful_callbacks"][kOwnState][kNonFinite] = std::move(places);
+  }
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 void TrainerState::LoadJson(const nlohmann::json& json, const std::string& file) try {
@@ -75,6 +86,9 @@ nlohmann::json ReadTrainerState(const std::string& file) {
   CheckJsonNesting(text, file);
   nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!value.is_object()) throw DataLoss(file + ": is no JSON object");
+  const nlohmann::json::json_pointer places =
+      nlohmann::json::json_pointer() / "stateful_callbacks" / kOwnState / kNonFinite;
+  if (value.contains(places)) RestoreNonFinite(nlohmann::json(value[places]), value, file);
   return value;
 }
 

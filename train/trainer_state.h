@@ -59,7 +59,8 @@ struct TrainerState {
   // that refuses others. It is the main process's, whichever process writes it.
   nlohmann::json ToJson() const;
   // Returns the contents of the file. JSON is UTF-8, but the name of a folder may be anything, so
-  // U+FFFD takes the place of bytes that are not.
+  // U+FFFD takes the place of bytes that are not. In a checkpoint, kOwnState also tells where
+  // numbers are infinite or NaN, and ReadTrainerState puts them back.
   std::string ToText() const;
   // Goes on from a trainer_state.json: takes what has been done so far from it, but not the plan
   // (max_steps, logging_steps and so on). Throws DataLoss, naming the file, for anything else.

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "lathe/core/base/error.h"
@@ -50,6 +52,30 @@ TEST(TrainerStateTest, AFoldersNameMayHoldAnyBytes) {
   EXPECT_EQ(saved.at("best_model_checkpoint"), "mod\xef\xbf\xbdle/checkpoint-3");
   state.best_model_checkpoint = "out/checkpoint-3";
   EXPECT_EQ(state.ToText(), state.ToJson().dump(2) + "\n");
+}
+
+// A callback may begin with an infinite best value. JSON has no such number.
+TEST(TrainerStateTest, InfiniteNumbersOfCallbacksComeBack) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::string path = testing::TempDir() + "infinite_trainer_state.json";
+  TrainerState state;
+  state.best_metric = -kInfinity;
+  state.stateful_callbacks = {{"Mine", {{"best", kInfinity}, {"losses", {0.5, std::nan("")}}}},
+                              {kOwnState, {{"args", json::object()}, {"attributes", {{"a", 1}}}}}};
+  WriteFileAtomically(path, state.ToText());
+  const json saved = ReadTrainerState(path);
+  const json& mine = saved.at("stateful_callbacks").at("Mine");
+  EXPECT_EQ(mine.at("best"), kInfinity);
+  EXPECT_EQ(mine.at("losses").at(0), 0.5);
+  EXPECT_TRUE(std::isnan(mine.at("losses").at(1).get<double>()));
+  TrainerState read;
+  read.LoadJson(saved, path);
+  EXPECT_EQ(read.best_metric, -kInfinity);
+  json damaged = json::parse(ReadFile(path));
+  damaged["stateful_callbacks"][kOwnState]["non_finite"]["/epoch"] = "NaN";
+  WriteFileAtomically(path, damaged.dump());
+  EXPECT_EQ(ReasonOf([&] { ReadTrainerState(path); }),
+            path + ": there is no number to put back at \"/epoch\"");
 }
 
 TEST(TrainerStateTest, NumbersThatMakeNoSenseAreErrors) {

@@ -12,12 +12,14 @@
 #include "lathe/core/checkpoint/fletcher32.h"
 #include "lathe/core/checkpoint/hdf5_session.h"
 #include "lathe/core/checkpoint/libraries.h"
+#include "lathe/core/checkpoint/non_finite.h"
 
 namespace lathe {
 namespace {
 
 // H5F_ACC_RDONLY, whose macro calls a function of the library.
 constexpr unsigned int kReadOnly = 0;
+constexpr char kNonFinite[] = "non_finite";
 constexpr hsize_t kChunkElements = 1 << 16;  // 256 KiB of float32
 
 // --- writing ---
@@ -100,6 +102,10 @@ void WriteDataset(const Hdf5Session& session, hid_t parent, const std::string& n
   if (!dataset.Release()) session.Fail();
 }
 
+void WriteText(const Hdf5Session& session, hid_t file, const char* name, const std::string& text) {
+  WriteDataset(session, file, name, Hdf5().native_uint8, {text.size()}, text.data(), {});
+}
+
 void WriteTensor(const Hdf5Session& session, hid_t file, const StateTensor& tensor) {
   const Tensor on_host = tensor.values.To(Device{});
   std::string name = "tensors/" + tensor.name;
@@ -124,6 +130,22 @@ std::vector<hsize_t> DimsOf(const Hdf5Session& session, hid_t dataset) {
   std::vector<hsize_t> dims(static_cast<size_t>(rank));
   session.Checked(Hdf5().Sget_simple_extent_dims(space.get(), dims.data(), nullptr));
   return dims;
+}
+
+// Returns the JSON object whose text is the dataset's bytes.
+nlohmann::json ReadObject(const Hdf5Session& session, hid_t file, const std::string& name,
+                          const std::string& path) {
+  const Hdf5Handle dataset =
+      session.Own(Hdf5().Dopen2(file, name.c_str(), H5P_DEFAULT), Hdf5().Dclose);
+  const std::vector<hsize_t> dims = DimsOf(session, dataset.get());
+  if (dims.size() != 1 || dims[0] > hsize_t{1} << 30) throw session.Broken("\"" + name + "\"");
+  std::string text(dims[0], '\0');
+  session.Checked(
+      Hdf5().Dread(dataset.get(), Hdf5().native_uint8, H5S_ALL, H5S_ALL, H5P_DEFAULT, text.data()));
+  CheckJsonNesting(text, path);
+  nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) throw session.Broken("\"" + name + "\" is no JSON object");
+  return object;
 }
 
 // Returns the attribute "shape"; empty if there is none.
@@ -200,11 +222,12 @@ herr_t AddDataset(hid_t, const char* name, const H5O_info_t* info, void* names) 
 }  // namespace
 
 void WriteStateFile(const std::string& path, const StateDict& state) {
+  const std::string values = state.values.dump();
+  const nlohmann::json non_finite = NonFiniteNumbers(state.values);
   const Hdf5Session session(path, /*writes=*/true);
   Hdf5Handle file = session.CreateFile(path);
-  const std::string values = state.values.dump();
-  WriteDataset(session, file.get(), "values", Hdf5().native_uint8, {values.size()}, values.data(),
-               {});
+  WriteText(session, file.get(), "values", values);
+  if (!non_finite.empty()) WriteText(session, file.get(), kNonFinite, non_finite.dump());
   for (const StateTensor& tensor : state.tensors) WriteTensor(session, file.get(), tensor);
   session.CloseFile(file);
 }
@@ -216,17 +239,9 @@ StateDict ReadStateFile(const std::string& path) {
   const Hdf5Handle file =
       session.Own(Hdf5().Fopen(path.c_str(), kReadOnly, access.get()), Hdf5().Fclose);
   StateDict state;
-  {
-    const Hdf5Handle dataset =
-        session.Own(Hdf5().Dopen2(file.get(), "values", H5P_DEFAULT), Hdf5().Dclose);
-    const std::vector<hsize_t> dims = DimsOf(session, dataset.get());
-    if (dims.size() != 1 || dims[0] > hsize_t{1} << 30) throw session.Broken("\"values\"");
-    std::string text(dims[0], '\0');
-    session.Checked(Hdf5().Dread(dataset.get(), Hdf5().native_uint8, H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                                 text.data()));
-    CheckJsonNesting(text, path);
-    state.values = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!state.values.is_object()) throw session.Broken("\"values\" is no JSON object");
+  state.values = ReadObject(session, file.get(), "values", path);
+  if (session.Checked(Hdf5().Lexists(file.get(), kNonFinite, H5P_DEFAULT)) > 0) {
+    RestoreNonFinite(ReadObject(session, file.get(), kNonFinite, path), state.values, path);
   }
   const htri_t has_tensors = session.Checked(Hdf5().Lexists(file.get(), "tensors", H5P_DEFAULT));
   if (has_tensors == 0) return state;

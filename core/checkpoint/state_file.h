@@ -1,7 +1,8 @@
 // Files of states (state_dict.h), in HDF5. A tensor NAME is the dataset /tensors/NAME, in chunks
 // that each have a Fletcher-32 checksum. A part of a tensor is the dataset /tensors/NAME@BEGIN,
 // with one dimension; its attribute "shape" holds the whole tensor's. The bytes of /values are
-// JSON.
+// JSON. If some of its numbers are not finite, the bytes of /non_finite tell where
+// (core/checkpoint/non_finite.h).
 //
 //   WriteStateFile("optimizer.h5", optimizer.StateDict());
 //   optimizer.LoadStateDict(ReadStateFile("optimizer.h5"));

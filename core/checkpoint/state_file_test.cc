@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -61,6 +63,18 @@ TEST(StateFileTest, TheSameStateGivesTheSameBytes) {
   WriteStateFile(Path("first.h5"), SomeState());
   WriteStateFile(Path("second.h5"), SomeState());
   EXPECT_EQ(ReadFile(Path("first.h5")), ReadFile(Path("second.h5")));
+}
+
+// The best value so far usually begins as infinity.
+TEST(StateFileTest, KeepsNumbersThatAreNotFinite) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  StateDict state;
+  state.values = {{"best", kInfinity}, {"past", {{"a/b", {1.5, -kInfinity}}}}, {"x", std::nan("")}};
+  WriteStateFile(Path("infinite.h5"), state);
+  const StateDict read = ReadStateFile(Path("infinite.h5"));
+  EXPECT_EQ(read.Get<double>("progress", "best"), kInfinity);
+  EXPECT_EQ(read.values.at("past"), state.values.at("past"));
+  EXPECT_TRUE(std::isnan(read.Get<double>("progress", "x")));
 }
 
 TEST(StateFileTest, NoticesChangedNumbers) {
