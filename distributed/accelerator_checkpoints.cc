@@ -1,6 +1,7 @@
 // States of a whole loop on the disk.
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -101,15 +102,18 @@ void Accelerator::RegisterLoadStatePreHook(StateHook hook) {
 }
 
 void Accelerator::TryTogether(const std::function<void()>& body) {
+  if (!use_distributed()) return body();
   std::string problem, hint;
   try {
     body();
   } catch (const Error& e) {
-    if (!use_distributed()) throw;
     problem = e.message().empty() ? "unknown error" : e.message();
     hint = e.hint();
+  } catch (const std::exception& e) {  // of a hook or of a registered object
+    problem = *e.what() == 0 ? "unknown error" : e.what();
+  } catch (...) {
+    problem = "unknown error";
   }
-  if (!use_distributed()) return;
   const std::vector<std::string> problems = GatherObject(problem), hints = GatherObject(hint);
   for (size_t rank = 0; rank < problems.size(); ++rank) {
     if (problems[rank].empty()) continue;
@@ -160,7 +164,7 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
     folder = draft->path();
   });
   folder = GatherObject(folder)[0];
-  TryTogether([&] {
+  const auto write = [&] {
     for (size_t i = 0; i < s.optimizers.size(); ++i) {
       const bool parts = s.optimizers[i]->shards() != nullptr;
       const std::string file =
@@ -184,6 +188,13 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
     for (size_t i = 0; i < s.registered.size(); ++i) {
       WriteStateFile(folder + "/custom_checkpoint_" + std::to_string(i) + ".h5",
                      s.registered[i].state());
+    }
+  };
+  TryTogether([&] {
+    try {
+      write();
+    } catch (const Error& e) {
+      throw WithFolder(e, folder, parent + "/" + name);
     }
   });
   TryTogether([&] {

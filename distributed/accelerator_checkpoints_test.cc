@@ -2,7 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <iterator>
+#include <limits>
+#include <new>
+#include <stdexcept>
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
@@ -288,6 +292,76 @@ TEST(AcceleratorStateTest, ANewStateSweepsWhatAKilledProcessLeftOfIt) {
   Loop({.save_to = Folder("swept") + "/x", .save_at = 1});
   EXPECT_FALSE(fs::exists(Folder("swept") + "/.checkpoint.tmp.x.77"));
   EXPECT_TRUE(fs::exists(Folder("swept") + "/.checkpoint.tmp.y.77"));  // another program's
+}
+
+// An object that fails in a way of its own, on the ranks that have one.
+struct Failing {
+  std::function<std::string()> name = [] { return std::string("good"); };
+  std::function<void()> load = [] {};
+  lathe::StateDict StateDict() const {
+    lathe::StateDict state;
+    state.values["name"] = name();
+    return state;
+  }
+  void LoadStateDict(const lathe::StateDict&) { load(); }
+};
+
+// Other ranks wait for one that throws, whatever it throws.
+TEST(AcceleratorStateTest, ExceptionsOfAnyTypeEndOnAllRanks) {
+  const std::string dir = Folder("failing");
+  fs::remove_all(dir);
+  const auto results = RunRanks(2, [&](const Env& env) {
+    Accelerator accelerator(Options(env));
+    Failing object;
+    accelerator.RegisterForCheckpointing(object);
+    accelerator.SaveState(dir + "/good");
+    std::string said;
+    const auto say = [&](const std::function<void()>& call) {
+      try {
+        call();
+        said += "no error|";
+      } catch (const Error& e) {
+        said += e.message() + "|";
+      }
+      accelerator.WaitForEveryone();
+    };
+    object.name = [] { return std::string("\xff"); };
+    say([&] { accelerator.SaveState(dir + "/text"); });
+    object.name = []() -> std::string { throw std::runtime_error("no name"); };
+    say([&] { accelerator.SaveState(dir + "/name"); });
+    object.name = []() -> std::string { throw std::bad_alloc(); };
+    say([&] { accelerator.SaveState(dir + "/memory"); });
+    object.name = []() -> std::string { throw 3; };
+    say([&] { accelerator.SaveState(dir + "/number"); });
+    if (env.rank == 1) object.load = [] { throw std::runtime_error("no place"); };
+    say([&] { accelerator.LoadState(dir + "/good"); });
+    return said;
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.said, dir +
+                               "/text/custom_checkpoint_0.h5: \"name\" of the state can't be "
+                               "written: invalid UTF-8 byte at index 0: 0xFF|no name|"
+                               "std::bad_alloc|unknown error|rank 1: no place|");
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 1)
+      << "a save that fails leaves nothing";
+}
+
+// The usual start of the best value so far.
+TEST(AcceleratorStateTest, InfiniteNumbersComeBack) {
+  const std::string dir = Folder("infinite");
+  fs::remove_all(dir);
+  ExpectAllWell(RunRanks(1, [&](const Env& env) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    Losses losses{{kInfinity, -kInfinity, 0.5}};
+    Accelerator accelerator(Options(env));
+    accelerator.RegisterForCheckpointing(losses);
+    accelerator.SaveState(dir);
+    losses.values.clear();
+    accelerator.LoadState(dir);
+    EXPECT_EQ(losses.values, (std::vector<double>{kInfinity, -kInfinity, 0.5}));
+    return std::string();
+  }));
 }
 
 TEST(AcceleratorStateTest, AllRanksThrowTheSame) {

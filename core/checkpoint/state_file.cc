@@ -1,13 +1,18 @@
 #include "lathe/core/checkpoint/state_file.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <utility>
 
+#include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/core/base/json_nesting.h"
 #include "lathe/core/checkpoint/fletcher32.h"
 #include "lathe/core/checkpoint/hdf5_session.h"
@@ -100,6 +105,31 @@ void WriteDataset(const Hdf5Session& session, hid_t parent, const std::string& n
                 Hdf5().Tget_size(type));
   }
   if (!dataset.Release()) session.Fail();
+}
+
+// Returns the values as JSON.
+std::string TextOf(const nlohmann::json& values, const std::string& path) {
+  const auto fails = [](const nlohmann::json& value) -> std::optional<std::string> {
+    try {
+      static_cast<void>(value.dump());
+      return std::nullopt;
+    } catch (const nlohmann::json::exception& e) {
+      return WithoutTag(e.what());
+    }
+  };
+  for (const auto& [key, value] : values.items()) {
+    std::optional<std::string> problem = fails(key);
+    if (!problem) problem = fails(value);
+    if (!problem) continue;
+    const std::string shown =
+        nlohmann::json(key).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    throw FileError(absl::StatusCode::kInvalidArgument, path,
+                    shown + " of the state can't be written: " + *problem);
+  }
+  std::string text = values.dump();
+  if (const std::optional<JsonFlaw> flaw = FindJsonFlaw(text))
+    throw FileError(absl::StatusCode::kInvalidArgument, path, flaw->problem, flaw->hint);
+  return text;
 }
 
 void WriteText(const Hdf5Session& session, hid_t file, const char* name, const std::string& text) {
@@ -222,7 +252,7 @@ herr_t AddDataset(hid_t, const char* name, const H5O_info_t* info, void* names) 
 }  // namespace
 
 void WriteStateFile(const std::string& path, const StateDict& state) {
-  const std::string values = state.values.dump();
+  const std::string values = TextOf(state.values, path);
   const nlohmann::json non_finite = NonFiniteNumbers(state.values);
   const Hdf5Session session(path, /*writes=*/true);
   Hdf5Handle file = session.CreateFile(path);

@@ -17,8 +17,9 @@
 namespace lathe {
 
 // Writes a new file. It doesn't sync. Throws FileError, such as `optimizer.h5: No space left on
-// device`; a broken file may then remain. A tensor's name may hold single slashes. Elements are
-// float32 or int64.
+// device`; a broken file may then remain. Throws InvalidArgument for a text that is not UTF-8, and
+// for values that are nested so deeply that ReadStateFile would refuse them. A tensor's name may
+// hold single slashes. Elements are float32 or int64.
 void WriteStateFile(const std::string& path, const StateDict& state);
 
 // Reads what WriteStateFile has written. Throws DataLoss for anything else, as far as HDF5 notices.

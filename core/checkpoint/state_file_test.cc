@@ -127,6 +127,29 @@ TEST(StateFileTest, ErrorsNameTheFile) {
             "/dev/full: No space left on device");
 }
 
+// What ReadStateFile would refuse must not be written.
+TEST(StateFileTest, ValuesThatJsonCannotHoldAreErrors) {
+  const auto reason = [](const char* key, const nlohmann::json& value) -> std::string {
+    StateDict state;
+    state.values = {{"a", 1}};
+    state.values[key] = value;
+    try {
+      WriteStateFile(Path("values.h5"), state);
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "no error";
+  };
+  const std::string file = Path("values.h5") + ": ";
+  EXPECT_EQ(reason("name", "good"), "no error");
+  EXPECT_EQ(reason("name", "\xff"),
+            file + "\"name\" of the state can't be written: invalid UTF-8 byte at index 0: 0xFF");
+  EXPECT_TRUE(reason("k\xff", 1).starts_with(file + "\"k\xef\xbf\xbd\" of the state"));
+  nlohmann::json deep;
+  for (int i = 0; i < 300; ++i) deep = nlohmann::json::array({deep});
+  EXPECT_EQ(reason("deep", deep), file + "the JSON is nested more than 200 levels deep");
+}
+
 TEST(StateDictTest, CopiesUseTheirMemoryAgain) {
   StateDict state = SomeState(), copy;
   CopyState(state, copy);
