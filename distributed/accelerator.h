@@ -319,8 +319,8 @@ class Accelerator {
   // (ProjectConfiguration). Returns the folder. Throws on all ranks if one of them fails.
   std::string SaveState(const std::string& dir = "");
   // Goes on from such a folder, with any number of ranks, if the same objects were prepared and
-  // registered in the same order. Empty: from the newest one of an automatic name. Returns the
-  // folder, or "" if there is none yet.
+  // registered in the same order. Throws if there were more or fewer of a kind. Empty: from the
+  // newest one of an automatic name. Returns the folder, or "" if there is none yet.
   std::string LoadState(const std::string& dir = "");
   // Adds an object with StateDict() and LoadStateDict(), which must outlive the Accelerator. Rank 0
   // saves it. The caller includes core/checkpoint/state_dict.h.

@@ -27,6 +27,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kSchedulers[] = "scheduler", kLoaders[] = "data_loader", kScaler[] = "scaler";
+// The numbers of objects, in a manifest's `about`.
+constexpr char kModels[] = "models", kOptimizers[] = "optimizers",
+               kRegistered[] = "registered_objects";
 constexpr char kAutomatic[] = "checkpoint_";  // before the number of an automatic name
 
 // Returns "model.safetensors", "model_1.safetensors" and so on.
@@ -43,11 +46,16 @@ StateDict StatesOf(const Objects& objects) {
   return all;
 }
 
+// Throws unless a state has as many objects as there are now.
+void CheckCount(const nlohmann::json& saved, size_t now, const char* kind, const char* how) {
+  Check(WholeNumber(saved, 0) == static_cast<int64_t>(now), "load_state", "the state has ",
+        saved.dump(), " ", kind, "s but ", now, " are ", how);
+}
+
 template <typename Objects>
 void LoadStates(const Objects& objects, const std::string& file, const char* kind) {
   const StateDict all = ReadStateFile(file);
-  Check(all.values.size() == objects.size(), "load_state", "the state has ", all.values.size(), " ",
-        kind, "s but ", objects.size(), " are prepared");
+  CheckCount(all.values.size(), objects.size(), kind, "prepared");
   for (size_t i = 0; i < objects.size(); ++i) {
     StateDict state;
     state.values = all.Get<nlohmann::json>("load_state", std::to_string(i));
@@ -199,10 +207,12 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
   });
   TryTogether([&] {
     if (!draft) return;
-    draft->Commit(
-        {.step = s.step,
-         .world_size = num_processes(),
-         .about = {{"lathe_version", kVersion}, {"registered_objects", s.registered.size()}}});
+    draft->Commit({.step = s.step,
+                   .world_size = num_processes(),
+                   .about = {{"lathe_version", kVersion},
+                             {kModels, s.models.size()},
+                             {kOptimizers, s.optimizers.size()},
+                             {kRegistered, s.registered.size()}}});
   });
 }
 
@@ -247,9 +257,13 @@ void Accelerator::ReadState(const std::string& dir) {
   State& s = *state_;
   const CheckpointManifest manifest = ReadManifest(dir);
   for (const StateHook& hook : s.load_hooks) hook(dir);
-  const nlohmann::json registered = manifest.about.value("registered_objects", nlohmann::json(0));
-  Check(WholeNumber(registered, 0) == std::ssize(s.registered), "load_state", "the state has ",
-        registered.dump(), " registered objects but ", s.registered.size(), " are registered");
+  CheckCount(manifest.about.value(kRegistered, nlohmann::json(0)), s.registered.size(),
+             "registered object", "registered");
+  // Older states don't tell how many of these they have.
+  if (manifest.about.contains(kModels))
+    CheckCount(manifest.about[kModels], s.models.size(), "model", "prepared");
+  if (manifest.about.contains(kOptimizers))
+    CheckCount(manifest.about[kOptimizers], s.optimizers.size(), "optimizer", "prepared");
   for (size_t i = 0; i < s.models.size(); ++i) {
     const SafetensorsReader reader(dir + "/" + Numbered("model", i, ".safetensors"));
     for (const Parameter& p : s.models[i]->Parameters()) {

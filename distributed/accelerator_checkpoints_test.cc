@@ -5,8 +5,11 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <new>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
@@ -292,6 +295,45 @@ TEST(AcceleratorStateTest, ANewStateSweepsWhatAKilledProcessLeftOfIt) {
   Loop({.save_to = Folder("swept") + "/x", .save_at = 1});
   EXPECT_FALSE(fs::exists(Folder("swept") + "/.checkpoint.tmp.x.77"));
   EXPECT_TRUE(fs::exists(Folder("swept") + "/.checkpoint.tmp.y.77"));  // another program's
+}
+
+TEST(AcceleratorStateTest, AStateOfOtherObjectsIsRefused) {
+  const std::string dir = Folder("two");
+  fs::remove_all(dir);
+  const auto results = RunRanks(2, [&](const Env& env) {
+    std::string said;
+    // Prepares so many models and optimizers, and saves or loads.
+    const auto run = [&](size_t num_models, size_t num_optimizers, bool loads) {
+      std::vector<Wide> models(num_models);
+      std::vector<std::unique_ptr<AdamW>> optimizers;
+      Accelerator accelerator(Options(env));
+      for (Wide& model : models) accelerator.Prepare(model);
+      for (size_t i = 0; i < num_optimizers; ++i) {
+        optimizers.push_back(
+            std::make_unique<AdamW>(models[i].Parameters(), AdamWOptions{.lr = 0.1}));
+        accelerator.Prepare(*optimizers.back());
+      }
+      try {
+        loads ? accelerator.LoadState(dir) : accelerator.SaveState(dir);
+        said += "no error|";
+      } catch (const Error& e) {
+        said += e.message() + "|";
+      }
+    };
+    run(2, 2, false);
+    for (const auto& [num_models, num_optimizers] :
+         std::vector<std::pair<size_t, size_t>>{{2, 2}, {1, 1}, {2, 1}, {2, 0}, {3, 2}})
+      run(num_models, num_optimizers, true);
+    return said;
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.said,
+              "no error|no error|"
+              "[load_state] the state has 2 models but 1 are prepared|"
+              "[load_state] the state has 2 optimizers but 1 are prepared|"
+              "[load_state] the state has 2 optimizers but 0 are prepared|"
+              "[load_state] the state has 2 models but 3 are prepared|");
+  }
 }
 
 // An object that fails in a way of its own, on the ranks that have one.
