@@ -27,10 +27,7 @@ ScheduleOptions MakeScheduleOptions(const TrainingArguments& options, int64_t ma
   ScheduleOptions schedule =
       ParseScheduleKwargs(options.lr_scheduler_type, options.lr_scheduler_kwargs);
   schedule.num_training_steps = max_steps;
-  schedule.num_warmup_steps =
-      options.warmup_steps > 0
-          ? options.warmup_steps
-          : static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * options.warmup_ratio));
+  schedule.num_warmup_steps = NumWarmupSteps(options, max_steps);
   return schedule;
 }
 

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "lathe/train/support/optimizer_arguments.h"
+#include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
 namespace {
@@ -15,10 +16,7 @@ bool IsGiven(const Arguments& a) {
   return a.*kMember != kUsual.*kMember;
 }
 
-// The rates of these schedules begin at their peak.
-bool HasNoWarmup(const Arguments& a) {
-  return a.lr_scheduler_type == "constant" || a.lr_scheduler_type == "reduce_lr_on_plateau";
-}
+bool HasNoWarmup(const Arguments& a) { return !HasWarmup(a.lr_scheduler_type); }
 
 // eval_steps is logging_steps unless it was given.
 bool EvaluatesWhenItLogs(const Arguments& a) { return a.eval_steps == a.logging_steps; }

@@ -8,15 +8,14 @@
 namespace lathe {
 namespace {
 
-constexpr char kThresholds[] = "lathe_thresholds", kTemperature[] = "lathe_temperature";
 constexpr char kHint[] = "correct config.json, or remove the key";
 
 std::vector<double> ReadThresholds(const PretrainedConfig& config) {
-  const nlohmann::json& value = config.json().at(kThresholds);
+  const nlohmann::json& value = config.json().at(kThresholdsKey);
   const int64_t num_labels = config.num_labels();
   const auto wrong = [&](const std::string& what) {
-    return WrongConfig(config.path(), {kThresholds}, "\"" + std::string(kThresholds) + "\" " + what,
-                       kHint);
+    return WrongConfig(config.path(), {kThresholdsKey},
+                       "\"" + std::string(kThresholdsKey) + "\" " + what, kHint);
   };
   if (OutputKind(config.problem_type(), num_labels) != LabelKind::kMultiLabel)
     throw wrong("is for models of several labels at once, and this is none");
@@ -37,22 +36,22 @@ std::vector<double> ReadThresholds(const PretrainedConfig& config) {
 
 DecisionRule ReadDecisionRule(const PretrainedConfig& config) {
   DecisionRule rule;
-  if (config.has(kThresholds)) rule.thresholds = ReadThresholds(config);
-  rule.temperature = config.GetDouble(kTemperature, 1);
+  if (config.has(kThresholdsKey)) rule.thresholds = ReadThresholds(config);
+  rule.temperature = config.GetDouble(kTemperatureKey, 1);
   if (!(rule.temperature > 0) || !std::isfinite(rule.temperature)) {
-    throw WrongConfig(config.path(), {kTemperature},
-                      "\"" + std::string(kTemperature) + "\" must be above 0 but is " +
-                          config.json().at(kTemperature).dump(),
+    throw WrongConfig(config.path(), {kTemperatureKey},
+                      "\"" + std::string(kTemperatureKey) + "\" must be above 0 but is " +
+                          config.json().at(kTemperatureKey).dump(),
                       kHint);
   }
   return rule;
 }
 
 void WriteDecisionRule(const DecisionRule& rule, PretrainedConfig& config) {
-  config.json().erase(kThresholds);
-  config.json().erase(kTemperature);
-  if (!rule.thresholds.empty()) config.json()[kThresholds] = rule.thresholds;
-  if (rule.temperature != 1) config.json()[kTemperature] = rule.temperature;
+  config.json().erase(kThresholdsKey);
+  config.json().erase(kTemperatureKey);
+  if (!rule.thresholds.empty()) config.json()[kThresholdsKey] = rule.thresholds;
+  if (rule.temperature != 1) config.json()[kTemperatureKey] = rule.temperature;
 }
 
 }  // namespace lathe

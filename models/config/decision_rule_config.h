@@ -10,6 +10,9 @@
 
 namespace lathe {
 
+inline constexpr char kThresholdsKey[] = "lathe_thresholds",
+                      kTemperatureKey[] = "lathe_temperature";
+
 // Returns the rule of a configuration; that of a model without the keys is DecisionRule{}. Throws
 // for values of another kind or number, and for thresholds of a model that hasn't several labels.
 DecisionRule ReadDecisionRule(const PretrainedConfig& config);

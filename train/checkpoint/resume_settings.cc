@@ -11,14 +11,17 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/checkpoint/sha256.h"
 #include "lathe/distributed/job/dataset_digests.h"
 #include "lathe/distributed/rendezvous/environment.h"
+#include "lathe/models/config/decision_rule_config.h"
 #include "lathe/train/checkpoint/job_mark.h"
 #include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/run_errors.h"
+#include "lathe/train/support/schedule_kwargs.h"
 
 namespace lathe {
 namespace {
@@ -32,17 +35,32 @@ constexpr std::string_view kLengths = " lengths";  // the end of the name of a d
 constexpr std::string_view kEvaluationNames[] = {"eval_delay", "the metric of the best model",
                                                  "greater_is_better"};
 constexpr std::string_view kEvaluationPrefixes[] = {"the validation ", "the digest of validation "};
+// The keys of a model's configuration that only evaluations read.
+constexpr const char* kDecisionKeys[] = {kThresholdsKey, kTemperatureKey};
+constexpr char kScheduleOptions[] = "lr_scheduler_kwargs";
+constexpr char kWarmupSteps[] = "warmup_steps", kWarmupRatio[] = "warmup_ratio";
+// What these two give. Checkpoints of older versions lack it.
+constexpr char kNumWarmupSteps[] = "number of warmup steps";
+constexpr char kNumSteps[] = "number of steps";
+constexpr char kNotSet[] = "not set";
 
 std::string Text(double value) { return nlohmann::json(value).dump(); }
 std::string Text(int64_t value) { return std::to_string(value); }
 std::string Text(bool value) { return value ? "true" : "false"; }
 
-// The rate of these schedules at a step doesn't depend on the number of steps to come.
-bool DependsOnMaxSteps(const TrainingArguments& a) {
-  const std::string& name = a.lr_scheduler_type;
-  const bool relative_warmup = a.warmup_steps == 0 && a.warmup_ratio > 0;
-  return relative_warmup || (name != "constant" && name != "constant_with_warmup" &&
-                             name != "inverse_sqrt" && name != "reduce_lr_on_plateau");
+// The rate of these schedules at a step doesn't depend on the number of steps to come, but for that
+// of warmup steps.
+bool DependsOnMaxSteps(const std::string& schedule) {
+  return schedule != "constant" && schedule != "constant_with_warmup" &&
+         schedule != "inverse_sqrt" && schedule != "reduce_lr_on_plateau";
+}
+
+// The name of a model's setting that is this key of its configuration.
+std::string ConfigSetting(const char* key) { return std::string("the model's config ") + key; }
+
+bool IsOfDecision(const std::string& name) {
+  return std::ranges::any_of(kDecisionKeys,
+                             [&](const char* key) { return name == ConfigSetting(key); });
 }
 
 // Returns true if the training would give another model with other evaluations.
@@ -53,13 +71,14 @@ bool EvaluationsDecide(const TrainingArguments& a) {
 
 // Checkpoints of older versions lack these, and evaluations may begin or cease to decide.
 bool IsOfEvaluation(const std::string& name) {
-  return std::ranges::count(kEvaluationNames, name) > 0 ||
+  return std::ranges::count(kEvaluationNames, name) > 0 || IsOfDecision(name) ||
          std::ranges::any_of(kEvaluationPrefixes,
                              [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 void AddEvaluation(const TrainingArguments& a, const TokenizedDataset& evaluation,
-                   NamedSettings& settings) {
+                   const NamedSettings& decision, NamedSettings& settings) {
+  settings.insert(settings.end(), decision.begin(), decision.end());
   for (const auto& [name, value] : DatasetDigests(evaluation, "validation"))
     settings.emplace_back("the " + name, value);
   const std::string values[] = {Text(a.eval_delay), BestModelMetric(a), Text(GreaterIsBetter(a))};
@@ -70,6 +89,17 @@ void AddEvaluation(const TrainingArguments& a, const TokenizedDataset& evaluatio
 std::string Shortened(const std::string& value) {
   constexpr size_t kMost = 60;
   return value.size() <= kMost ? value : value.substr(0, kMost) + "...";
+}
+
+// Returns true if two values of a setting mean the same.
+bool MeanTheSame(const std::string& name, const std::string& then, const std::string& now) {
+  if (then == now || name != kScheduleOptions) return then == now;
+  const auto options = [](const std::string& text) {
+    return text.empty() ? nlohmann::json::object()
+                        : nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  };
+  const bool sound = !FindJsonFlaw(then) && !FindJsonFlaw(now);
+  return sound && !options(then).is_discarded() && options(then) == options(now);
 }
 
 // Returns which data a setting is about, such as "training"; "" for other settings.
@@ -128,9 +158,18 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
     for (const auto& [name, contents] : tokenizer->files())
       settings.emplace_back(kTokenizer + name, "sha256 " + Sha256(contents));
   }
-  for (const auto& [name, value] : model.Settings()) {
+  NamedSettings decision;
+  for (const char* key : kDecisionKeys) decision.emplace_back(ConfigSetting(key), kNotSet);
+  for (const auto& [model_name, value] : model.Settings()) {
+    const std::string name = "the model's " + model_name;
     // The first batch decides on it, if nothing does before. It follows from the data.
-    if (name != "config problem_type") settings.emplace_back("the model's " + name, value);
+    if (name == ConfigSetting("problem_type")) continue;
+    const auto own = std::ranges::find(decision, name, &NamedSettings::value_type::first);
+    if (own != decision.end()) {
+      own->second = value;
+    } else {
+      settings.emplace_back(name, value);
+    }
   }
   const auto add = [&](const char* name, const auto& value) {
     settings.emplace_back(name, Text(value));
@@ -159,16 +198,20 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
   if (a.head_learning_rate != 0) add("head_learning_rate", a.head_learning_rate);
   if (a.layerwise_lr_decay != 1) add("layerwise_lr_decay", a.layerwise_lr_decay);
   settings.emplace_back("lr_scheduler_type", a.lr_scheduler_type);
-  settings.emplace_back("lr_scheduler_kwargs", a.lr_scheduler_kwargs);
-  add("warmup_steps", a.warmup_steps);
-  add("warmup_ratio", a.warmup_ratio);
-  if (DependsOnMaxSteps(a)) add("number of steps", max_steps);
+  settings.emplace_back(kScheduleOptions, a.lr_scheduler_kwargs);
+  add(kNumWarmupSteps, NumWarmupSteps(a, max_steps));
+  // Versions that don't know the former compare these.
+  add(kWarmupSteps, a.warmup_steps);
+  add(kWarmupRatio, a.warmup_ratio);
+  const bool relative_warmup = a.warmup_steps == 0 && a.warmup_ratio > 0;
+  if (relative_warmup || DependsOnMaxSteps(a.lr_scheduler_type)) add(kNumSteps, max_steps);
   if (a.lr_scheduler_type == "reduce_lr_on_plateau") {
     settings.emplace_back("eval_strategy", a.eval_strategy);
     if (a.eval_strategy == "steps") add("eval_steps", a.eval_steps);
     settings.emplace_back("metric_for_best_model", a.metric_for_best_model);
   }
-  if (evaluation != nullptr && EvaluationsDecide(a)) AddEvaluation(a, *evaluation, settings);
+  if (evaluation != nullptr && EvaluationsDecide(a))
+    AddEvaluation(a, *evaluation, decision, settings);
   return settings;
 }
 
@@ -194,12 +237,19 @@ std::vector<std::string> Differences(const NamedSettings& then, const NamedSetti
   const auto text = [](const std::map<std::string, std::string>& settings,
                        const std::string& name) {
     const auto found = settings.find(name);
-    return found == settings.end() ? "not set" : Shortened(found->second);
+    return found == settings.end() ? kNotSet : Shortened(found->second);
   };
+  const bool tell_warmup = before.contains(kNumWarmupSteps) && present.contains(kNumWarmupSteps);
+  const auto schedule = present.find("lr_scheduler_type");
   const auto differs = [&](const std::string& name) {
+    if (name == kNumWarmupSteps && !tell_warmup) return false;
+    if ((name == kWarmupSteps || name == kWarmupRatio) && tell_warmup) return false;
+    if (name == kNumSteps && tell_warmup && schedule != present.end() &&
+        !DependsOnMaxSteps(schedule->second))
+      return false;
     const auto old_value = before.find(name), new_value = present.find(name);
     const bool both = old_value != before.end() && new_value != present.end();
-    return both ? old_value->second != new_value->second
+    return both ? !MeanTheSame(name, old_value->second, new_value->second)
                 : name != kMaxLength && !IsOfEvaluation(name);
   };
   const bool other_cuts = differs(kMaxLength) && std::ranges::any_of(now, [&](const auto& setting) {

@@ -19,7 +19,8 @@ namespace lathe {
 // this order, as names and values. `tokenizer` may be null. The batch that counts is that of all
 // processes together, so `num_processes` may change if the size of each one's batch does.
 // `evaluation` may be null. Its data and options count where evaluations decide on rates, on the
-// end of the training, or on the model that is saved. `max_seq_length` is the option that the texts
+// end of the training, or on the model that is saved; so do thresholds and a temperature of the
+// model's configuration. `max_seq_length` is the option that the texts
 // were cut with, 0 for auto; empty if that isn't known.
 NamedSettings SettingsThatMatter(const TrainingArguments& arguments, const TokenizedDataset& train,
                                  const TokenizedDataset* evaluation, const Module& model,
@@ -38,6 +39,8 @@ bool MayUseFilledOutputDir(const TrainingArguments& arguments);
 // tokenizer, of evaluations and max_seq_length are compared only if both sides have them. A change
 // of max_seq_length that cuts no text in another place is no difference. One that does stands for
 // the digests that follow from it, and the first difference of other data for all of theirs.
+// The number of warmup steps stands for warmup_steps and warmup_ratio, which give it. Values of
+// lr_scheduler_kwargs are compared as JSON.
 std::vector<std::string> Differences(const NamedSettings& then, const NamedSettings& now);
 // Returns the first of them; nullopt if there is none.
 std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -69,6 +70,88 @@ TEST(ResumeSettingsTest, EvaluationsThatOnlyTellMayChange) {
   };
   const auto nothing = [](TrainingArguments&) {};
   EXPECT_EQ(FirstDifference(Settings(nothing), Settings(changed, 4)), std::nullopt);
+}
+
+std::string DifferenceOf(const NamedSettings& then, const NamedSettings& now) {
+  return FirstDifference(then, now).value_or("none");
+}
+
+// Thresholds turn probabilities into predictions, which only evaluations look at.
+TEST(ResumeSettingsTest, ThresholdsCountOnlyWhereEvaluationsDecide) {
+  const auto with = [](const Change& change, const char* key, const nlohmann::json& value) {
+    TrainingArguments arguments;
+    arguments.eval_strategy = "steps";
+    change(arguments);
+    const auto model = TinyBert();
+    if (!value.is_null()) model->config().json()[key] = value;
+    return SettingsThatMatter(arguments, *TinyData(8), TinyData(6).get(), *model, nullptr, 1, 16);
+  };
+  const auto nothing = [](TrainingArguments&) {};
+  for (const char* key : {"lathe_thresholds", "lathe_temperature"}) {
+    EXPECT_EQ(DifferenceOf(with(nothing, key, nullptr), with(nothing, key, 0.3)), "none");
+    EXPECT_EQ(DifferenceOf(with(nothing, key, 0.4), with(nothing, key, 0.3)), "none");
+    for (const auto& [name, decider] : kDeciders) {
+      const std::string start = "the model's config " + std::string(key) + " was ";
+      EXPECT_EQ(DifferenceOf(with(decider, key, nullptr), with(decider, key, 0.3)),
+                start + "not set and is 0.3")
+          << name;
+      EXPECT_EQ(DifferenceOf(with(decider, key, 0.4), with(decider, key, 0.3)),
+                start + "0.4 and is 0.3")
+          << name;
+      // Older versions told the value always, and only if there was one.
+      NamedSettings older = with(decider, key, 0.3);
+      EXPECT_EQ(DifferenceOf(older, with(nothing, key, nullptr)), "none") << name;
+      std::erase_if(older, [&](const auto& setting) { return setting.first.ends_with(key); });
+      EXPECT_EQ(DifferenceOf(older, with(decider, key, 0.3)), "none") << name;
+    }
+  }
+}
+
+TEST(ResumeSettingsTest, OptionsOfAScheduleAreComparedAsJson) {
+  const auto with = [](const std::string& text) {
+    return Settings([&](TrainingArguments& a) {
+      a.lr_scheduler_type = "cosine_with_min_lr";
+      a.lr_scheduler_kwargs = text;
+    });
+  };
+  const std::string plain = R"({"min_lr":1e-6,"num_cycles":1})";
+  for (const char* same :
+       {R"({"min_lr": 1e-6, "num_cycles": 1})", R"({"num_cycles":1.0,"min_lr":0.000001})"})
+    EXPECT_EQ(DifferenceOf(with(plain), with(same)), "none") << same;
+  EXPECT_EQ(DifferenceOf(with(""), with("{ }")), "none");
+  EXPECT_EQ(DifferenceOf(with(plain), with(R"({"min_lr":1e-6})")),
+            "lr_scheduler_kwargs was " + plain + " and is {\"min_lr\":1e-6}");
+  EXPECT_NE(DifferenceOf(with("{"), with("[")), "none");
+}
+
+TEST(ResumeSettingsTest, TheNumberOfWarmupStepsCounts) {
+  const auto with = [](const std::string& schedule, int64_t steps, double ratio,
+                       int64_t max_steps = 10) {
+    TrainingArguments arguments;
+    arguments.lr_scheduler_type = schedule;
+    arguments.warmup_steps = steps;
+    arguments.warmup_ratio = ratio;
+    return SettingsThatMatter(arguments, *TinyData(8), nullptr, *TinyBert(), nullptr, 1, max_steps);
+  };
+  for (const char* schedule : {"linear", "constant_with_warmup"}) {
+    const NamedSettings then = with(schedule, 2, 0);
+    EXPECT_EQ(DifferenceOf(then, with(schedule, 0, 0.2)), "none") << schedule;
+    EXPECT_EQ(DifferenceOf(then, with(schedule, 0, 0.11)), "none") << schedule;
+    EXPECT_EQ(DifferenceOf(then, with(schedule, 2, 0.5)), "none") << schedule;
+    EXPECT_EQ(DifferenceOf(then, with(schedule, 0, 0.3)), "number of warmup steps was 2 and is 3");
+    EXPECT_EQ(DifferenceOf(then, with(schedule, 3, 0)), "number of warmup steps was 2 and is 3");
+  }
+  EXPECT_EQ(DifferenceOf(with("constant", 2, 0), with("constant", 0, 0)), "none");
+  EXPECT_EQ(
+      DifferenceOf(with("constant_with_warmup", 0, 0.2), with("constant_with_warmup", 2, 0, 20)),
+      "none");
+  EXPECT_EQ(DifferenceOf(with("linear", 2, 0), with("linear", 2, 0, 20)),
+            "number of steps was 10 and is 20");
+  // Older versions have told the options only.
+  NamedSettings older = with("linear", 2, 0);
+  std::erase_if(older, [](const auto& s) { return s.first == "number of warmup steps"; });
+  EXPECT_EQ(DifferenceOf(older, with("linear", 2, 0)), "none");
+  EXPECT_EQ(DifferenceOf(older, with("linear", 3, 0)), "warmup_steps was 2 and is 3");
 }
 
 // A checkpoint of an older version, or of a training whose evaluations did not decide yet.

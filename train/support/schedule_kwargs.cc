@@ -1,6 +1,7 @@
 #include "lathe/train/support/schedule_kwargs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -112,6 +113,16 @@ ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::stri
     }
   }
   return options;
+}
+
+bool HasWarmup(const std::string& schedule) {
+  return schedule != "constant" && schedule != "reduce_lr_on_plateau";
+}
+
+int64_t NumWarmupSteps(const TrainingArguments& arguments, int64_t max_steps) {
+  if (!HasWarmup(arguments.lr_scheduler_type)) return 0;
+  if (arguments.warmup_steps > 0) return arguments.warmup_steps;
+  return static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * arguments.warmup_ratio));
 }
 
 }  // namespace lathe
