@@ -1,4 +1,5 @@
 #include "lathe/apps/options/flag_groups.h"
+#include "lathe/core/base/error.h"
 
 namespace lathe {
 
@@ -36,7 +37,13 @@ void AddCheckpointFlags(FlagTable& flags, FinetuneArguments& o) {
            "go on from this checkpoint; true or nothing: from the newest whole one in "
            "--output_dir")
       .ValueName("DIR")
-      .ImpliedValue("true");
+      .ImpliedValue("true")
+      .CheckedBy([](const std::string& value) {
+        if (!value.empty()) return;
+        throw InvalidArgument("--resume_from_checkpoint has an empty value",
+                              "is a shell variable empty? true, or the option alone, takes the "
+                              "newest checkpoint in --output_dir");
+      });
   flags.Add("resume_anyway", &o.resume_anyway,
             "go on although data or options that decide on the results have changed");
   flags.Add("ignore_data_skip", &o.ignore_data_skip,

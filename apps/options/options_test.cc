@@ -333,6 +333,9 @@ TEST(OptionsTest, Checkpoints) {
   EXPECT_EQ(Parse({"--resume_from_checkpoint", "True"}).resume_from_checkpoint, "true");
   EXPECT_EQ(Parse({"--resume_from_checkpoint", "false"}).resume_from_checkpoint, "");
   EXPECT_EQ(Parse({"--resume_from_checkpoint", "o/c/"}).resume_from_checkpoint, "o/c");
+  // An empty shell variable must not lead to a hint about overwriting the checkpoints.
+  for (const Args& args : {Args{"--resume_from_checkpoint="}, Args{"--resume_from_checkpoint", ""}})
+    EXPECT_TRUE(ErrorOf(args).starts_with("--resume_from_checkpoint has an empty value|"));
   EXPECT_EQ(
       Parse({"--save_strategy", "best", "--validation_file", "v.csv", "--eval_strategy", "epoch"})
           .metric_for_best_model,
