@@ -73,14 +73,18 @@ std::vector<Hdf5Array> FindConfined(
                                              .seconds = kSeconds + size / kBytesPerSecond},
                                             answer);
   if (!result.failure.empty()) throw DataLoss("the process that read it " + result.failure);
-  if (result.message.empty()) throw DataLoss("its reader gave no answer");
-  const std::string text = result.message.substr(1);
-  if (result.message[0] == kRefused) {
+  return ArraysInAnswer(result.message);
+}
+
+std::vector<Hdf5Array> ArraysInAnswer(const std::string& message) {
+  if (message.empty()) throw DataLoss("its reader gave no answer");
+  const std::string text = message.substr(1);
+  if (message[0] == kRefused) {
     const size_t hint = text.find(kHint);
     if (hint == std::string::npos) throw InvalidArgument(text);
     throw InvalidArgument(text.substr(0, hint), text.substr(hint + sizeof kHint - 1));
   }
-  if (result.message[0] != kArrays) throw DataLoss(text);
+  if (message[0] != kArrays) throw DataLoss(text);
   return Deserialize(text);
 }
 

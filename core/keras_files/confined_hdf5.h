@@ -40,4 +40,7 @@ std::vector<Hdf5Array> FindConfined(
     const MappedFile& memory, const MemoryFile& copies, const std::string& file,
     const std::function<std::vector<Hdf5Array>(std::string_view bytes, int copies)>& find);
 
+// Returns the arrays in what the child of FindConfined answers, or throws the error that it tells.
+std::vector<Hdf5Array> ArraysInAnswer(const std::string& message);
+
 }  // namespace lathe

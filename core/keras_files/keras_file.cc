@@ -96,7 +96,13 @@ StoredArrays ReadKerasFile(const std::string& file) {
   const auto memory = std::make_shared<const MappedFile>(file);
   const MemoryFile copies;
   const std::vector<Hdf5Array> found = FindArrays(*memory, copies, file);
-  const std::shared_ptr<const MappedFile> copied = copies.Map();
+  return KerasTensors(found, memory, copies.Map(), file);
+}
+
+StoredArrays KerasTensors(const std::vector<Hdf5Array>& found,
+                          const std::shared_ptr<const MappedFile>& memory,
+                          const std::shared_ptr<const MappedFile>& copied,
+                          const std::string& file) {
   StoredArrays arrays;
   for (const Hdf5Array& one : found) {
     const TorchName name = TorchNameOf(one.name, one.has_model);

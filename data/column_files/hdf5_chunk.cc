@@ -13,6 +13,7 @@ namespace lathe {
 namespace {
 
 constexpr uint64_t kChecksumBytes = 4;
+constexpr uint64_t kMostRatio = 1032;  // of deflate
 
 // Early versions of HDF5 swapped the bytes of each half, and it still reads such files.
 bool HasChecksum(uint32_t found, uint32_t computed) {
@@ -31,6 +32,9 @@ void RemoveChecksum(std::string& data) {
 }
 
 std::string Inflate(const std::string& data, uint64_t bytes) {
+  // A damaged size must not cost the memory of a sound one.
+  if (bytes / kMostRatio > data.size())
+    throw DataLoss("the compressed data of a chunk are too few");
   std::string plain(bytes, '\0');
   uLongf size = bytes;
   const int result =

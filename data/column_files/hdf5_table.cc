@@ -24,6 +24,7 @@ namespace {
 
 constexpr uint64_t kMostChunkBytes = uint64_t{1} << 30;
 constexpr int64_t kFingerprintRows = 16;
+constexpr size_t kMostFilters = 32;  // HDF5's own limit
 
 Error Damaged(const std::string& path, const std::string& what) {
   return DataLoss(path + ": " + Printable(what), "copy the file again, or write it again");
@@ -102,7 +103,8 @@ struct StoredColumn {
 void SetChunks(const Hdf5Array& found, uint64_t file_size, StoredColumn& stored) {
   const std::string wrong = "the chunks of \"" + found.name + "\" do not fit the file";
   uint64_t elements = 1, count = 1;
-  if (found.chunk_dims.size() != found.dims.size()) throw DataLoss(wrong);
+  if (found.chunk_dims.size() != found.dims.size() || found.filters.size() > kMostFilters)
+    throw DataLoss(wrong);
   for (size_t i = 0; i < found.dims.size(); ++i) {
     const uint64_t size = found.chunk_dims[i];
     if (size == 0 || __builtin_mul_overflow(elements, size, &elements) ||
@@ -153,6 +155,30 @@ StoredColumn ColumnOf(const Hdf5Array& found, uint64_t file_size, uint64_t copie
   if (bytes > 0 && (found.offset > limit || bytes > limit - found.offset))
     throw DataLoss("is cut short: a part of \"" + found.name + "\" lies behind its end");
   return stored;
+}
+
+// Names the file in the errors that `body` throws about its contents.
+template <typename Body>
+auto NamingFile(const std::string& path, Body body) try {
+  return body();
+} catch (const Error& e) {
+  if (e.code() == absl::StatusCode::kDataLoss) throw Damaged(path, e.message());
+  if (e.code() == absl::StatusCode::kInvalidArgument)
+    throw InvalidArgument(path + ": " + Printable(e.message()), e.hint());
+  throw;
+}
+
+Hdf5Columns FindColumns(const std::string& path, const std::vector<std::string>& names) {
+  Check(!names.empty(), "hdf5_table", "expected at least one column");
+  const MappedFile memory(path);
+  const MemoryFile copies;
+  return NamingFile(path, [&]() -> Hdf5Columns {
+    std::vector<Hdf5Array> found = FindConfined(
+        memory, copies, path,
+        [&](std::string_view bytes, int fd) { return FindHdf5Columns(bytes, fd, names); });
+    if (found.size() != names.size()) throw DataLoss("its reader gave a wrong answer");
+    return {std::move(found), copies.Map(), memory.size()};
+  });
 }
 
 }  // namespace
@@ -271,30 +297,22 @@ struct Hdf5Table::State {
 
 Hdf5Table::Hdf5Table(const std::string& path, const std::vector<std::string>& names,
                      int64_t cache_bytes)
+    : Hdf5Table(path, FindColumns(path, names), cache_bytes) {}
+
+Hdf5Table::Hdf5Table(const std::string& path, const Hdf5Columns& found, int64_t cache_bytes)
     : state_(std::make_unique<State>()) {
-  Check(!names.empty(), "hdf5_table", "expected at least one column");
   State& s = *state_;
   s.path = path;
   s.cache_bytes = cache_bytes;
-  const MappedFile memory(path);
   s.fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (s.fd < 0) throw FileError(path, errno);
-  s.file_size = memory.size();
-  const MemoryFile copies;
-  try {
-    const std::vector<Hdf5Array> found = FindConfined(
-        memory, copies, path,
-        [&](std::string_view bytes, int fd) { return FindHdf5Columns(bytes, fd, names); });
-    s.copies = copies.Map();
-    if (found.size() != names.size()) throw DataLoss("its reader gave a wrong answer");
-    for (const Hdf5Array& array : found)
+  s.file_size = found.file_size;
+  s.copies = found.copies;
+  NamingFile(path, [&] {
+    if (found.arrays.empty()) throw DataLoss("its reader gave a wrong answer");
+    for (const Hdf5Array& array : found.arrays)
       s.columns.push_back(ColumnOf(array, s.file_size, s.copies->size()));
-  } catch (const Error& e) {
-    if (e.code() == absl::StatusCode::kDataLoss) throw Damaged(path, e.message());
-    if (e.code() == absl::StatusCode::kInvalidArgument)
-      throw InvalidArgument(path + ": " + Printable(e.message()), e.hint());
-    throw;
-  }
+  });
   for (const StoredColumn& stored : s.columns) {
     if (stored.rows == rows()) continue;
     throw InvalidArgument(path + ": dataset \"" + stored.column.name + "\" has " +

@@ -16,9 +16,18 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/keras_files/hdf5_arrays.h"
 #include "lathe/core/tensor.h"
+#include "lathe/core/weight_files/mapped_file.h"
 
 namespace lathe {
+
+// What a confined child has found in a file (FindHdf5Columns).
+struct Hdf5Columns {
+  std::vector<Hdf5Array> arrays;
+  std::shared_ptr<const MappedFile> copies;  // of the elements of those that are copied
+  uint64_t file_size = 0;
+};
 
 class Hdf5Table {
  public:
@@ -36,6 +45,9 @@ class Hdf5Table {
   // for numbers that Lathe can't read.
   explicit Hdf5Table(const std::string& path, const std::vector<std::string>& names,
                      int64_t cache_bytes = int64_t{64} << 20);
+  // Does the same with what was found in the file before. Checks all that the child says. For a
+  // fuzzer, too, which can't follow a child.
+  Hdf5Table(const std::string& path, const Hdf5Columns& found, int64_t cache_bytes);
   ~Hdf5Table();
   Hdf5Table(const Hdf5Table&) = delete;
   Hdf5Table& operator=(const Hdf5Table&) = delete;

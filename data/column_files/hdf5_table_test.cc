@@ -196,6 +196,9 @@ TEST(Hdf5ChunkTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(DecodeHdf5Chunk("abcd", {F::kFletcher32}, 0, 1), Error);
   EXPECT_THROW(DecodeHdf5Chunk("ab", {F::kFletcher32}, 0, 1), Error);
   EXPECT_THROW(DecodeHdf5Chunk("abcd", {F::kDeflate}, 4, 1), Error);
+  // A size that no compressed data of this length has takes no memory.
+  EXPECT_EQ(ErrorOf([] { DecodeHdf5Chunk("abcd", {F::kDeflate}, uint64_t{1} << 62, 1); }).message(),
+            "the compressed data of a chunk are too few");
   EXPECT_THROW(DecodeHdf5Chunk("abcd", {static_cast<F>(7)}, 4, 1), Error);
 }
 

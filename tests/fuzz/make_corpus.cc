@@ -3,6 +3,8 @@
 //   bazel run //tests/fuzz:make_corpus -- $PWD/tests/fuzz/corpus
 //
 // The other files of the corpus are texts, which an editor changes.
+#include <zlib.h>
+
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -14,9 +16,12 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/checkpoint/fletcher32.h"
 #include "lathe/core/checkpoint/state_file.h"
+#include "lathe/core/keras_files/hdf5_arrays.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/core/tensor.h"
+#include "lathe/data/column_files/hdf5_chunk.h"
 #include "lathe/data/table_files/compress_testing.h"
 #include "lathe/tests/fuzz/small_dataset.h"
 #include "lathe/tests/fuzz/states.h"
@@ -95,6 +100,90 @@ void WriteColumnFileDirectories(const std::string& corpus) {
   changed = sound;
   changed["columns"][2]["addresses"] = {-8};
   write("bad_address", changed);
+}
+
+// --- HDF5 files of other programs ---
+
+// The answers of a confined child, about the file of hdf5_answers.h.
+void WriteHdf5Answers(const std::string& corpus) {
+  const auto write = [&](const char* name, const std::vector<Hdf5Array>& arrays) {
+    WriteFileAtomically(FileOf(corpus, "hdf5_answer", name), "+" + Serialize(arrays));
+  };
+  const Hdf5Array plain = {.name = "weights:0", .dtype = "F32", .dims = {4, 2}, .offset = 64};
+  const Hdf5Array copied = {.name = "model/dense/kernel:0",
+                            .has_model = true,
+                            .dtype = "BF16",
+                            .dims = {4, 3},
+                            .is_copied = true,
+                            .offset = 7};
+  const Hdf5Array chunked = {.name = "numbers",
+                             .dtype = "I32",
+                             .dims = {4, 3},
+                             .chunk_dims = {2, 2},
+                             .filters = {static_cast<uint64_t>(Hdf5Filter::kShuffle)},
+                             .chunks = {{.offset = 0, .size = 16},
+                                        {.offset = 16, .size = 16},
+                                        {.offset = 1000, .size = 16, .skipped = 1},
+                                        {.offset = 4080, .size = 16}}};
+  write("ok_plain", {plain});
+  write("ok_all", {plain, copied, chunked});
+  Hdf5Array changed = plain;
+  changed.offset = 4096 - 31;
+  write("bad_offset", {changed});
+  changed = plain;
+  changed.dims = {uint64_t{1} << 62, uint64_t{1} << 62};
+  write("bad_dims", {changed});
+  changed = plain;
+  changed.dims = {3, 2};
+  write("bad_rows", {changed, chunked});
+  changed = chunked;
+  changed.chunks.pop_back();
+  write("bad_chunks", {changed});
+  changed = chunked;
+  changed.chunks[1].size = UINT64_MAX;
+  write("bad_chunk_size", {changed});
+  changed = chunked;
+  changed.chunk_dims[1] = 0;
+  write("bad_chunk_dims", {changed});
+  changed = chunked;
+  changed.filters.assign(100, 2);
+  write("bad_filters", {changed});
+  write("bad_nothing", {});
+  WriteFileAtomically(FileOf(corpus, "hdf5_answer", "bad_refusal"), "?big-endian\nhint: write it");
+  WriteFileAtomically(FileOf(corpus, "hdf5_answer", "bad_damage"), "-damaged");
+}
+
+// Chunks, behind what their file says about them (formats/hdf5_chunk_fuzzer.cc).
+void WriteHdf5Chunks(const std::string& corpus) {
+  constexpr uint8_t kFourBytes = 2;  // as a binary logarithm
+  const auto write = [&](const char* name, const std::vector<Hdf5Filter>& filters,
+                         uint32_t elements, const std::string& stored) {
+    std::string input(1, static_cast<char>(filters.size()));
+    for (const Hdf5Filter filter : filters) input += static_cast<char>(filter);
+    input += static_cast<char>(kFourBytes);
+    for (int shift = 0; shift < 32; shift += 8) input += static_cast<char>(elements >> shift);
+    WriteFileAtomically(FileOf(corpus, "hdf5_chunk", name), input + stored);
+  };
+  const std::string plain = "0123456789abcdef0123456789abcdef";  // eight elements
+  std::string packed(compressBound(plain.size()), '\0');
+  uLongf size = packed.size();
+  compress(reinterpret_cast<Bytef*>(packed.data()), &size,
+           reinterpret_cast<const Bytef*>(plain.data()), plain.size());
+  packed.resize(size);
+  const uint32_t checksum = Fletcher32(packed.data(), packed.size());
+  std::string checked = packed + std::string(sizeof checksum, '\0');
+  std::memcpy(checked.data() + packed.size(), &checksum, sizeof checksum);
+  using F = Hdf5Filter;
+  write("ok_plain", {}, 8, plain);
+  write("ok_shuffled", {F::kShuffle}, 8, plain);
+  write("ok_packed", {F::kDeflate}, 8, packed);
+  write("ok_all", {F::kShuffle, F::kDeflate, F::kFletcher32}, 8, checked);
+  write("bad_size", {F::kShuffle}, 7, plain);
+  write("bad_packed_size", {F::kDeflate}, UINT32_MAX, packed);
+  write("bad_cut", {F::kDeflate}, 8, packed.substr(0, packed.size() - 3));
+  write("bad_filter", {static_cast<F>(4)}, 8, plain);
+  checked.back() ^= 1;
+  write("bad_checksum", {F::kShuffle, F::kDeflate, F::kFletcher32}, 8, checked);
 }
 
 // --- SentencePiece: a protocol buffer ---
@@ -245,6 +334,8 @@ int main(int argc, char** argv) {
     lathe::WriteCompressedFiles(argv[1]);
     lathe::WriteStateFiles(argv[1]);
     lathe::WriteColumnFileDirectories(argv[1]);
+    lathe::WriteHdf5Answers(argv[1]);
+    lathe::WriteHdf5Chunks(argv[1]);
     lathe::WriteSentencePieceFiles(argv[1]);
     lathe::WriteStoreFiles(argv[1]);
   } catch (const std::exception& e) {
