@@ -19,8 +19,8 @@ namespace lathe {
 // this order, as names and values. `tokenizer` may be null. The batch that counts is that of all
 // processes together, so `num_processes` may change if the size of each one's batch does.
 // `evaluation` may be null. Its data and options count where evaluations decide on rates, on the
-// end of the training, or on the model that is saved; so do thresholds and a temperature of the
-// model's configuration. `max_seq_length` is the option that the texts
+// end of the training, or on the model that is saved. There, thresholds and a temperature of the
+// model's configuration count, too. `max_seq_length` is the option that the texts
 // were cut with, 0 for auto; empty if that isn't known.
 NamedSettings SettingsThatMatter(const TrainingArguments& arguments, const TokenizedDataset& train,
                                  const TokenizedDataset* evaluation, const Module& model,

@@ -1,6 +1,7 @@
 // A chunk of a table in an HDF5 file that another program wrote. Lathe undoes its filters itself.
-// The input begins with what the file says about the chunk: the number of filters, each filter, the
-// binary logarithm of an element's bytes, and the chunk's elements in four bytes. Its bytes follow.
+// The input begins with what the file says about the chunk: the number of filters, and each filter.
+// Then come the binary logarithm of an element's bytes, and the number of elements in four bytes.
+// The bytes of the chunk follow.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
