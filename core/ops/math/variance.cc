@@ -132,7 +132,8 @@ template <typename T>
 void Forward(T* y, MathType<T>* means, const T* x, double divisor, const WalkDims& dims) {
   const Columns columns = Columns::Of(dims);
   if (columns.n > 0) return ForwardOfColumns(y, means, x, divisor, columns);
-  const auto [kept, reduced] = PartsOf(dims);
+  const Parts parts = PartsOf(dims);
+  const Part &kept = parts.kept, &reduced = parts.reduced;
   const std::vector<int64_t> offsets = Offsets(reduced);
   const int64_t m = NumElements(kept.sizes);
   const auto n = static_cast<int64_t>(offsets.size());
@@ -156,7 +157,8 @@ void Gradient(T* dx, const T* dy, const T* x, const MathType<T>* means, double d
               const WalkDims& dims) {
   const Columns columns = Columns::Of(dims);
   if (columns.n > 0) return GradientOfColumns(dx, dy, x, means, divisor, columns);
-  const auto [kept, reduced] = PartsOf(dims);
+  const Parts parts = PartsOf(dims);
+  const Part &kept = parts.kept, &reduced = parts.reduced;
   const std::vector<int64_t> offsets = Offsets(reduced);
   const int64_t m = NumElements(kept.sizes);
   const auto factor = static_cast<MathType<T>>(2 / divisor);
