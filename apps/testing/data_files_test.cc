@@ -129,8 +129,9 @@ TEST_F(DataFilesTest, UnusedKeysOfJsonMayHaveAnyValue) {
   ExpectResultsOf("whole",
                   {"--train_file", Path("train.jsonl"), "--validation_file", Path("dev.jsonl"),
                    "--test_file", Path("test.jsonl"), "--text_columns", "sentence"});
-  const std::string row = "{\"sentence\": \"good film\", \"label\": \"positive\", ";
-  Write("bad.jsonl", row + "\"w\": 1}\n" + row + "\"w\": null}\n");
+  Write("bad.jsonl",
+        "{\"sentence\": \"good film\", \"label\": \"positive\", \"w\": 1}\n"
+        "{\"sentence\": \"bad film\", \"label\": \"negative\", \"w\": null}\n");
   for (const auto& [option, hint] :
        {std::pair("--text_columns",
                   "give each row a text there, or name the columns of texts with --text_columns"),
@@ -147,6 +148,7 @@ TEST_F(DataFilesTest, UnusedKeysOfJsonMayHaveAnyValue) {
     if (args[2] != "--text_columns" && args[2] != "--text_column_names")
       args.insert(args.end(), {"--text_columns", "sentence"});
     for (const std::string& cache : {std::string("none"), Path("cache")}) {
+      fs::remove_all(Path("out"));
       const RunResult run = Run("out", cache, args);
       ExpectError(run, Path("bad.jsonl") + ":2: the value of \"w\" is null");
       EXPECT_TRUE(Contains(run.err, std::string("\nhint: ") + hint + "\n")) << run.err;

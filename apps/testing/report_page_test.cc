@@ -195,7 +195,8 @@ TEST_F(ReportPageTest, HeadingsLeaveRoomOnAPhone) {
   if (!std::filesystem::exists(kBrowser)) GTEST_SKIP() << "there is no " << kBrowser;
   const nlohmann::json headings = ResultAt(
       360, page,
-      "return [...document.querySelectorAll('.scroll')].filter((box) => box.querySelector('thead'))"
+      "return [...document.querySelectorAll('.scroll')].filter((box) => "
+      "box.querySelector('thead') && box.scrollHeight > box.clientHeight)"
       ".map((box) => [box.getAttribute('aria-label'), box.querySelector('thead').offsetHeight, "
       "box.clientHeight, Math.max(0, ...[...box.querySelectorAll('.matrix th:first-child')]"
       ".map((th) => th.offsetWidth)), box.clientWidth]);");
