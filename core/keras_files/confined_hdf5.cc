@@ -79,6 +79,8 @@ std::vector<Hdf5Array> FindConfined(
 std::vector<Hdf5Array> ArraysInAnswer(const std::string& message) {
   if (message.empty()) throw DataLoss("its reader gave no answer");
   const std::string text = message.substr(1);
+  if (message[0] != kArrays && (text.empty() || text.starts_with(kHint)))
+    throw DataLoss("its reader gave no reason");
   if (message[0] == kRefused) {
     const size_t hint = text.find(kHint);
     if (hint == std::string::npos) throw InvalidArgument(text);

@@ -151,6 +151,7 @@ void WriteHdf5Answers(const std::string& corpus) {
   write("bad_nothing", {});
   WriteFileAtomically(FileOf(corpus, "hdf5_answer", "bad_refusal"), "?big-endian\nhint: write it");
   WriteFileAtomically(FileOf(corpus, "hdf5_answer", "bad_damage"), "-damaged");
+  WriteFileAtomically(FileOf(corpus, "hdf5_answer", "bad_no_reason"), "-");
 }
 
 // Chunks, behind what their file says about them (formats/hdf5_chunk_fuzzer.cc).
