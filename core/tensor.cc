@@ -100,8 +100,9 @@ void* Tensor::raw_data() const {
 }
 
 void Tensor::CheckDType(DType wanted) const {
-  Check(wanted == dtype(), "tensor", "expected ", lathe::ToString(wanted), " but got ",
-        lathe::ToString(impl_->dtype));
+  const DType own = dtype();
+  Check(wanted == own, "tensor", "expected ", lathe::ToString(wanted), " but got ",
+        lathe::ToString(own));
 }
 
 void Tensor::CheckOnHost() const {

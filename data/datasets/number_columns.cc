@@ -106,10 +106,9 @@ Tensor ReadNumberColumn(const std::string& path, const std::string& column, DTyp
 
 Tensor ClassColumn(const TextTable& table, const std::string& column, const LabelSet& labels) {
   if (labels.kind() != LabelKind::kSingleLabel) {
-    throw InvalidArgument(
-        "[class_column] " + table.path + ": the labels of column \"" + column + "\" are no classes",
-        "read numbers by NumberColumn, classes that are written as numbers by "
-        "NumberColumn(table, column, DType::kI64)");
+    throw InvalidArgument(table.path + ": the labels of column \"" + column + "\" are no classes",
+                          "read numbers by NumberColumn, classes that are written as numbers by "
+                          "NumberColumn(table, column, DType::kI64)");
   }
   std::vector<int64_t> classes;
   const std::vector<std::string>& texts = table.column(column);

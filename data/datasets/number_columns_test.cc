@@ -100,7 +100,7 @@ TEST(NumberColumnsTest, ClassesAreTheirPlacesAmongTheLabels) {
   EXPECT_EQ(MessageOf([&] { ClassColumn(empty, "species", labels); }),
             "b.csv:3: the label is empty");
   EXPECT_EQ(MessageOf([&] { ClassColumn(table, "length", LabelSet::Regression()); }),
-            "[class_column] a.csv: the labels of column \"length\" are no classes");
+            "a.csv: the labels of column \"length\" are no classes");
 }
 
 TEST(NumberColumnsTest, TheOtherColumns) {

@@ -238,11 +238,14 @@ TEST(ReportCallback, TheSpeedIsThatOfTheSteps) {
   ASSERT_NE(value, std::string::npos) << page.substr(figure);
   EXPECT_NEAR(std::stod(page.substr(value + cell.size())), 50, 1);
   for (const char* row :
-       {"<th scope=\"row\">speed of the steps</th><td>20 samples a second, without 6 s of "
+       {"<th scope=\"row\" role=\"rowheader\">speed of the steps</th><td role=\"cell\">20 samples "
+        "a second, without 6 s of "
         "evaluations and saves</td>",
-        "<th scope=\"row\">train_samples_per_second</th><td>8, evaluations and saves included</td>",
-        "<th scope=\"row\">train_runtime</th><td>10</td>",
-        "<th scope=\"row\">cost of the ranks</th><td>2 s in collectives, of which computation hid "
+        "<th scope=\"row\" role=\"rowheader\">train_samples_per_second</th><td role=\"cell\">8, "
+        "evaluations and saves included</td>",
+        "<th scope=\"row\" role=\"rowheader\">train_runtime</th><td role=\"cell\">10</td>",
+        "<th scope=\"row\" role=\"rowheader\">cost of the ranks</th><td role=\"cell\">2 s in "
+        "collectives, of which computation hid "
         "1.5 s and waited for 0.5 s; rank 3 was the slowest, by 0.25 s (2.5 % of the time)</td>"})
     EXPECT_NE(page.find(row), std::string::npos) << row << page;
 }
@@ -269,7 +272,7 @@ TEST(ReportCallback, WritesOnTheMainProcessOnly) {
     EXPECT_EQ(fs::exists(dir + "/plots/confusion_matrix.svg"), is_main);
     if (is_main) {
       const std::string page = ReadFile(dir + "/report.html");
-      EXPECT_NE(page.find("<td>0.75</td>"), std::string::npos);
+      EXPECT_NE(page.find("<td role=\"cell\">0.75</td>"), std::string::npos);
       EXPECT_TRUE(std::regex_search(page, std::regex("Written at 20[0-9-]+ [0-9:]{8} UTC\\.")));
     }
     fs::remove_all(dir);
