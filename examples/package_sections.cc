@@ -7,6 +7,8 @@
 // model folder holds a tokenizer with a SentencePiece vocabulary of the training part. It also
 // holds the configuration of a small BERT to train from fresh weights. DIR/model/config.json is
 // written last: if it exists, everything else does. The same package lists give the same files.
+#include <signal.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -172,6 +174,7 @@ int main(int argc, char** argv) {
     std::cerr << "usage: apt-cache dumpavail | package_sections DIR\n";
     return 2;
   }
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
   try {
     lathe::MakeTask(argv[1]);
   } catch (const std::exception& e) {

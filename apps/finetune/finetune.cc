@@ -332,6 +332,7 @@ int Finetune(const ParsedOptions& parsed) {
   // If the reader of the progress ends, the model is saved all the same. The failed output is
   // reported at the end.
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
   SetRankPrefix();
   ShowDebugLog(parsed.options.log_level == "debug");
   return FinetuneRun(parsed).Run();

@@ -32,7 +32,7 @@ bool IsLeftOut(const std::string& word) {
 
 // Returns true if a variable or an option of this name may hold a secret.
 bool IsSecret(const std::string& name) {
-  constexpr std::string_view kParts[] = {"TOKEN", "KEY", "SECRET", "PASSWORD"};
+  constexpr std::string_view kParts[] = {"TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH"};
   const std::string upper = absl::AsciiStrToUpper(name);
   return std::ranges::any_of(
       kParts, [&](std::string_view part) { return upper.find(part) != std::string::npos; });
@@ -46,6 +46,18 @@ std::string WithoutSecret(const std::string& word) {
     size_t begin = end;
     while (begin > 0 && is_of_name(word[begin - 1])) --begin;
     if (IsSecret(word.substr(begin, end - begin))) return word.substr(0, end + 1);
+  }
+  return word;
+}
+
+// Returns the word without the user and the password of an address: "http://proxy" for
+// "http://user:password@proxy".
+std::string WithoutUser(std::string word) {
+  constexpr std::string_view kStart = "://";
+  for (size_t at = word.find(kStart); at != std::string::npos; at = word.find(kStart, at)) {
+    at += kStart.size();
+    const size_t host = word.rfind('@', word.find('/', at));
+    if (host != std::string::npos && host > at) word.erase(at, host + 1 - at);
   }
   return word;
 }
@@ -121,8 +133,8 @@ std::string OwnCommand() {
       if (has_value) ++i;
       continue;
     }
-    text += (text.empty() ? "" : " ") +
-            Quoted(i < command.num_parents ? WithoutSecret(words[i]) : words[i]);
+    const std::string word = i < command.num_parents ? WithoutSecret(words[i]) : words[i];
+    text += (text.empty() ? "" : " ") + Quoted(WithoutUser(word));
   }
   return text;
 }

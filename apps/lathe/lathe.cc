@@ -1,4 +1,6 @@
 // The `lathe` program, with a sub-command for each everyday task.
+#include <signal.h>
+
 #include <iostream>
 #include <string>
 #include <vector>
@@ -58,6 +60,7 @@ constexpr Command kCommands[] = {{"predict", RunPredict},
 
 int main(int argc, char** argv) {
   lathe::NameOptionsAsFlags();
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
   const std::vector<std::string> args(argv + 1, argv + argc);
   if (args.empty()) {
     std::cerr << lathe::kUsage;

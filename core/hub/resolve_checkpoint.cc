@@ -216,8 +216,8 @@ class Resolver {
   ResolvedCheckpoint Whole(const std::string& commit, const CheckpointParts& parts);
   std::optional<ResolvedCheckpoint> WholeOrNone(const std::string& commit,
                                                 const CheckpointParts& parts);
-  // Returns the latest whole snapshot that can be an earlier commit of the branch. There is none if
-  // the revision is a commit. Snapshots of other branches and tags don't count.
+  // Returns the latest whole snapshot of a commit that the branch had earlier. There is none if the
+  // revision is a commit.
   std::optional<ResolvedCheckpoint> EarlierCommit(const CheckpointParts& parts);
   // Returns what the cache has of the known commit. If that isn't whole, returns an earlier commit
   // and says so on standard error. Throws NotFound if there is neither.
@@ -284,7 +284,7 @@ std::optional<ResolvedCheckpoint> Resolver::WholeOrNone(const std::string& commi
 
 std::optional<ResolvedCheckpoint> Resolver::EarlierCommit(const CheckpointParts& parts) {
   if (IsCommit(settings_.revision)) return std::nullopt;
-  for (const std::string& commit : cache_.CommitsWithoutRef()) {
+  for (const std::string& commit : cache_.FormerCommits(settings_.revision)) {
     if (auto whole = WholeOrNone(commit, parts)) return whole;
   }
   return std::nullopt;
@@ -316,6 +316,9 @@ std::optional<ResolvedCheckpoint> Resolver::InsteadOfHub(const Error& e,
                        e.detail<AboutFile>() != nullptr;
   if (!excused || !known) return std::nullopt;
   std::optional<ResolvedCheckpoint> cached = WholeOrNone(*known, parts);
+  // A check has found damage that can't be mended. An older commit would hide it.
+  const bool is_damaged = settings_.check_cached && !cached && e.detail<AboutFile>() != nullptr;
+  if (is_damaged) return std::nullopt;
   if (!cached) cached = EarlierCommit(parts);
   if (!cached) return std::nullopt;
   PrintNote("note: " + e.message() + "; the cache has " + model_ + " of commit " + cached->commit +

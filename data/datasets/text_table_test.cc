@@ -122,7 +122,8 @@ TEST(JsonTest, OnlyColumnsThatAreUsedNeedATextInEachRow) {
       {"gone", "t.jsonl:2: key \"gone\" is missing"},
       {"late", "t.jsonl:2: the value of \"late\" is null"},
       {"new", "t.jsonl:1: key \"new\" is missing"}};
-  for (const auto& [name, problem] : problems) {
+  for (const auto& each : problems) {
+    const std::string &name = each.first, &problem = each.second;
     EXPECT_TRUE(table.has(name));
     const Error error = Catch([&] { table.column(name); });
     EXPECT_EQ(error.message(), problem);

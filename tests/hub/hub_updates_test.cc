@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "lathe/core/hub/cached_models.h"
@@ -199,6 +200,24 @@ TEST_F(HubUpdatesTest, ACacheThatCannotBeWrittenIsAnErrorWithoutAWholeCommit) {
   SetFolderRights(root_ + "/hub", fs::perms(0755));
 }
 
+TEST_F(HubUpdatesTest, DamageThatCannotBeMendedIsAnError) {
+  Fetch();
+  MoveBranch();
+  Fetch();
+  HubSettings settings = Settings();
+  settings.check_cached = true;
+  const std::string path = fs::canonical(Cache() + "/snapshots/" + kSecond + "/vocab.txt");
+  std::ofstream(path, std::ios::app) << "x";
+  SetFolderRights(root_ + "/hub", fs::perms(0555));
+  EXPECT_EQ(RunWithoutRights([&] {
+              ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+                          ": Permission denied", "choose the cache of models");
+              return HasFailure() ? 1 : 0;
+            }),
+            0);
+  SetFolderRights(root_ + "/hub", fs::perms(0755));
+}
+
 TEST_F(HubUpdatesTest, APartOfTheNewCommitDoesNotHideTheOldOne) {
   Fetch();
   MoveBranch();
@@ -241,17 +260,30 @@ TEST_F(HubUpdatesTest, TheLatestEarlierCommitIsUsed) {
   Fetch();
   MoveBranch();
   Fetch({.config = true});
-  const auto time = fs::last_write_time(Cache() + "/snapshots/" + kCommit);
-  fs::last_write_time(add_snapshot('3'), time + std::chrono::seconds(2));
-  fs::last_write_time(add_snapshot('0'), time + std::chrono::seconds(1));
-  fs::remove(add_snapshot('4') + "/model.safetensors");
-  fs::last_write_time(Cache() + "/snapshots/" + std::string(40, '4'),
-                      time + std::chrono::seconds(3));
   setenv("HF_HUB_OFFLINE", "1", 1);
-  EXPECT_EQ(FetchWithNote().commit, std::string(40, '3'));
-  // What another branch or tag names is another version of the model.
-  PublishText(Cache() + "/refs/v3", std::string(40, '3'));
-  EXPECT_EQ(FetchWithNote().commit, std::string(40, '0'));
+  const std::string third(40, '3'), fourth(40, '4'), zeroth(40, '0');
+  add_snapshot('3');
+  add_snapshot('0');
+  fs::remove(add_snapshot('4') + "/model.safetensors");
+  EXPECT_EQ(FetchWithNote().commit, kCommit);
+  // Commits that were asked for by their hashes or by other names are other versions of the model.
+  fs::remove(Cache() + "/snapshots/" + kCommit + "/model.safetensors");
+  EXPECT_THROW(Fetch(), Error);
+  // Those that the branch had count, the latest first, if they are whole.
+  PublishText(Cache() + "/.former_refs/main", zeroth + "\n" + third + "\n" + fourth + "\n");
+  EXPECT_EQ(FetchWithNote().commit, third);
+  PublishText(Cache() + "/.former_refs/main", third + "\n" + zeroth + "\n");
+  EXPECT_EQ(FetchWithNote().commit, zeroth);
+}
+
+// A branch may come back to a commit that it had.
+TEST_F(HubUpdatesTest, FormerCommitsAreKeptOnce) {
+  const HubCache cache(root_ + "/hub", kModel);
+  const std::string a(40, 'a'), b(40, 'b'), c(40, 'c');
+  for (const std::string& commit : {a, b, a, a, c}) cache.KeepCommit("main", commit);
+  EXPECT_EQ(cache.FindCommit("main"), c);
+  EXPECT_EQ(cache.FormerCommits("main"), (std::vector<std::string>{a, b}));
+  EXPECT_TRUE(cache.FormerCommits("other").empty());
 }
 
 TEST_F(HubUpdatesTest, FilesByPatternDoNotHideTheOldCommit) {
