@@ -131,32 +131,37 @@ TEST(AcceleratorStateTest, SkippingAfterALoadLeavesTheNextEpochWhole) {
 // The copy isn't prepared, but its place is that of the loader whose epoch it gives.
 TEST(AcceleratorStateTest, AStateOfALoopOverTheRestGoesOnThere) {
   const std::string dir = Folder("rest");
-  fs::remove_all(dir);
-  const auto results = RunRanks(2, [&](const Env& env) {
-    {
-      Accelerator accelerator(Options(env));
-      DataLoader train(Data(20), {.batch_size = 4, .shuffle = true});
-      accelerator.Prepare(train);
-      DataLoader rest = accelerator.SkipFirstBatches(train, 2);
-      accelerator.SaveState(dir + "/before");
-      for (const Batch& batch : rest) accelerator.SaveState(dir + "/" + std::to_string(batch.step));
-      accelerator.SaveState(dir + "/after");
-      for (const Batch& batch : train) {
-        if (batch.step == 6) accelerator.SaveState(dir + "/6");
+  for (const bool sets_epochs : {false, true}) {
+    fs::remove_all(dir);
+    const auto results = RunRanks(2, [&](const Env& env) {
+      {
+        Accelerator accelerator(Options(env));
+        DataLoader train(Data(20), {.batch_size = 4, .shuffle = true});
+        accelerator.Prepare(train);
+        DataLoader rest = accelerator.SkipFirstBatches(train, 2);
+        if (sets_epochs) train.SetEpoch(0);
+        accelerator.SaveState(dir + "/before");
+        for (const Batch& batch : rest)
+          accelerator.SaveState(dir + "/" + std::to_string(batch.step));
+        if (sets_epochs) train.SetEpoch(1);
+        accelerator.SaveState(dir + "/after");
+        for (const Batch& batch : train) {
+          if (batch.step == 6) accelerator.SaveState(dir + "/6");
+        }
       }
-    }
-    std::string said;
-    for (const char* state : {"before", "2", "3", "4", "after", "6"}) {
-      Accelerator accelerator(Options(env));
-      DataLoader train(Data(20), {.batch_size = 4, .shuffle = true});
-      accelerator.Prepare(train);
-      accelerator.LoadState(dir + "/" + state);
-      said += StepsOf(train) + "|";
-    }
-    return said;
-  });
-  for (const RankResult& result : results)
-    EXPECT_EQ(result.said, " 2 3 4| 3 4| 4| 5 6 7 8 9| 5 6 7 8 9| 7 8 9|");
+      std::string said;
+      for (const char* state : {"before", "2", "3", "4", "after", "6"}) {
+        Accelerator accelerator(Options(env));
+        DataLoader train(Data(20), {.batch_size = 4, .shuffle = true});
+        accelerator.Prepare(train);
+        accelerator.LoadState(dir + "/" + state);
+        said += StepsOf(train) + "|";
+      }
+      return said;
+    });
+    for (const RankResult& result : results)
+      EXPECT_EQ(result.said, " 2 3 4| 3 4| 4| 5 6 7 8 9| 5 6 7 8 9| 7 8 9|");
+  }
 }
 
 TEST(AcceleratorStateTest, AnyNumberOfRanksReadsIt) {

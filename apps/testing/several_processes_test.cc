@@ -271,7 +271,8 @@ TEST_F(LaunchedTest, ABadLossStopsAllAndIsToldOnce) {
   // There are an error, a hint and the launcher's line.
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 3) << run.err;
   EXPECT_NE(run.err.find("the last good model, from before step"), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find("\nlathe launch: rank 0 (process "), std::string::npos) << run.err;
+  // Both ranks end with the same code, and on a busy machine either may end first.
+  EXPECT_NE(run.err.find("\nlathe launch: rank "), std::string::npos) << run.err;
   EXPECT_TRUE(Exists("out/model.safetensors"));
 }
 

@@ -111,6 +111,8 @@ lathe::StateDict Loader::StateDict() const {
   } else if (pass != nullptr && pass->batches_left() > 0) {
     epoch = pass->epoch();
     batches = pass->given();
+  } else if (rest_ != nullptr) {
+    epoch = std::max(epoch, rest_->epoch + 1);  // the rest is over
   }
   lathe::StateDict state;
   state.values = {
@@ -127,6 +129,7 @@ void Loader::LoadStateDict(const lathe::StateDict& state) {
   Check(samples % global_batch_size_ == 0, "data_loader", "the state's place is after ", samples,
         " samples, which are no whole number of batches of ", global_batch_size_);
   SkipFirstBatches(samples / global_batch_size_);
+  rest_ = nullptr;
   SetEpoch(epoch);
 }
 

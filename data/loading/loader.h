@@ -40,7 +40,7 @@ class Loader {
   int64_t epoch() const { return epoch_; }  // the epoch that the next pass starts
   void SetEpoch(int64_t epoch) {
     epoch_ = epoch;
-    rest_ = nullptr;
+    if (rest_ != nullptr && rest_->epoch != epoch) rest_ = nullptr;
   }
   // Makes the next pass begin with batch n, without making those before it. A stream's samples
   // before it are read all the same. Throws if there are fewer than n batches.

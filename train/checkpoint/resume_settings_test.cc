@@ -48,7 +48,7 @@ TEST(ResumeSettingsTest, EvaluationsThatDecideMustBeTheSame) {
               "the number of rows of the validation data was 6 and is 4")
         << name;
     for (const auto& [change, difference] : changes) {
-      const auto both = [&](TrainingArguments& a) {
+      const auto both = [decider = decider, change = change](TrainingArguments& a) {
         decider(a);
         change(a);
       };
