@@ -17,12 +17,10 @@ struct RankCosts {
   double slowest_rank_extra = 0;      // seconds beyond the mean of the other ranks' work
 };
 
-// Measures the steps of a rank. A rank's own work is all that it does in a step but waiting for
-// collectives.
+// Measures a rank's steps. Its own work is all that it does in a step but wait for collectives.
 class RankClock {
  public:
-  // Begins with the first step. Does nothing later. `times` are those of the group that makes the
-  // collectives.
+  // Begins with the first step, and does nothing later. `times`: those of the collectives' group.
   void Begin(CollectiveTimes& times);
   // Returns the seconds of this rank's own work since the last step. 0 before Begin.
   double OwnSeconds() const;

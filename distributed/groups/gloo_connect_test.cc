@@ -76,9 +76,8 @@ TEST(Faults, ARankThatEndsWhileAllConnectIsNamedAtOnce) {
   }
 }
 
-// Connects to the port again and again until `end`, and leaves the connections open. Some of them
-// send nothing, some a few bytes and some a lot, such as another program's greeting. Returns their
-// number.
+// Connects to the port again and again until `end`, and leaves the connections open. Some send
+// nothing, some a few bytes, some a lot, like another program's greeting. Returns their number.
 int DisturbPort(int port, Deadline end) {
   std::vector<Socket> strangers;
   const std::string text(sizeof(PeerGreeting) * 4, 'x');

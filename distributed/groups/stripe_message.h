@@ -72,8 +72,7 @@ class StripeMessage {
   size_t num_elements_ = 0;
 };
 
-// Returns what each machine sends through a channel: the stripes of its rank at the channel's
-// place.
+// Returns what each machine sends through a channel: its rank's stripes at the channel's place.
 template <typename T, typename Wire>
 std::vector<StripeMessage<T, Wire>> ChannelMessages(const MachineLayout& layout, int channel,
                                                     const std::vector<ElementRange>& ranges,

@@ -206,7 +206,8 @@ TEST_F(HubUpdatesTest, DamageThatCannotBeMendedIsAnError) {
   Fetch();
   HubSettings settings = Settings();
   settings.check_cached = true;
-  const std::string path = fs::canonical(Cache() + "/snapshots/" + kSecond + "/vocab.txt");
+  // The old commit has other weights, which are sound.
+  const std::string path = fs::canonical(Cache() + "/snapshots/" + kSecond + "/model.safetensors");
   std::ofstream(path, std::ios::app) << "x";
   SetFolderRights(root_ + "/hub", fs::perms(0555));
   EXPECT_EQ(RunWithoutRights([&] {
