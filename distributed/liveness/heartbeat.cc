@@ -123,9 +123,9 @@ struct Heartbeat::State {
   void Run() {
     GroupProblem found;
     bool rank_0 = false, told = false;
-    while (found.empty() && !over) {
-      // The first sign comes at once.
-      if (Pause(interval)) return;
+    // The first sign comes at once.
+    for (Milliseconds pause = kAtOnce; found.empty() && !over; pause = interval) {
+      if (Pause(pause)) return;
       try {
         found = Look();
       } catch (const Error& e) {
@@ -158,6 +158,12 @@ Heartbeat::Heartbeat(int rank, int size, std::shared_ptr<Store> store, Heartbeat
   state_->size = size;
   state_->store = std::move(store);
   state_->options = std::move(options);
+  try {
+    // Before the thread starts: rank 0, which serves the store, may hang from any moment on.
+    state_->FindLimit();
+  } catch (const Error&) {
+    // The thread finds out who is lost.
+  }
   // The thread may hang in the store if rank 0 does, so nobody waits for it.
   std::thread([state = state_] { state->Run(); }).detach();
 }

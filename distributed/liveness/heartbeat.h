@@ -50,7 +50,7 @@ class Heartbeat {
   // The key for the job's limit, in milliseconds.
   static constexpr char kLimit[] = "heartbeat limit";
 
-  // Starts the thread. It uses `store`, a connection of its own.
+  // Reads the limit from `store`, a connection of its own, and starts the thread, which uses it.
   // This process counts times in its own rounds, so a job that was suspended as a whole goes on, as
   // does one on a machine that was suspended. Once any rank has left because its work is done, the
   // thread stops watching.
