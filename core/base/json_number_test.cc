@@ -24,5 +24,16 @@ TEST(JsonNumberTest, TakesOnlyNumbersInTheRange) {
   EXPECT_EQ(WholeNumber(json(6u), 0, 5), std::nullopt);
 }
 
+TEST(JsonNumberTest, GetsWholeNumbersOfAType) {
+  EXPECT_EQ(GetWholeNumber<int64_t>(json(-3)), -3);
+  EXPECT_EQ(GetWholeNumber<int>(json(7)), 7);
+  EXPECT_EQ(GetWholeNumber<uint64_t>(json(UINT64_MAX)), UINT64_MAX);
+  for (const char* text : {"1.7e34", "2.0", "null", "\"2\"", "4294967296", "[2]"})
+    EXPECT_THROW(GetWholeNumber<int>(json::parse(text)), json::type_error) << text;
+  for (const char* text : {"-1", "-1.5", "1e3", "null"})
+    EXPECT_THROW(GetWholeNumber<uint64_t>(json::parse(text)), json::type_error) << text;
+  EXPECT_THROW(GetWholeNumber<int64_t>(json(UINT64_MAX)), json::type_error);
+}
+
 }  // namespace
 }  // namespace lathe

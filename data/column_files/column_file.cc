@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/sha256.h"
 #include "lathe/data/column_files/running_hash.h"
 
@@ -76,14 +77,18 @@ std::string ColumnFile::PathForOthers() const {
 void ColumnFile::ParseDirectory(const std::string& text, int64_t body_size) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
-    if (json.at("body").get<int64_t>() != body_size) throw Damaged("it has a wrong size");
+    if (GetWholeNumber<int64_t>(json.at("body")) != body_size) throw Damaged("it has a wrong size");
     about_ = std::make_unique<const nlohmann::json>(json.at("about"));
     for (const nlohmann::json& each : json.at("columns")) {
       Column column{.name = each.at("name"),
-                    .type = static_cast<ElementType>(each.at("type").get<int>()),
-                    .size = each.at("size"),
-                    .addresses = each.at("addresses"),
-                    .digests = each.at("digests")};
+                    .type = static_cast<ElementType>(GetWholeNumber<int>(each.at("type"))),
+                    .size = GetWholeNumber<int64_t>(each.at("size")),
+                    .addresses = {},
+                    .digests = {}};
+      for (const nlohmann::json& address : each.at("addresses"))
+        column.addresses.push_back(GetWholeNumber<int64_t>(address));
+      for (const nlohmann::json& digest : each.at("digests"))
+        column.digests.push_back(GetWholeNumber<uint64_t>(digest));
       // A size below that of the file keeps the products below from overflowing.
       bool fits = SizeOf(column.type) > 0 && column.size >= 0 && column.size <= body_size;
       const int64_t chunks =

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/json_number.h"
 #include "lathe/data/datasets/row_file.h"
 
 namespace lathe {
@@ -146,10 +147,10 @@ TokenizedDataset OpenDatasetFile(const std::string& path) {
   dataset.file = file;
   try {
     const nlohmann::json& about = columns.about();
-    dataset.kind = static_cast<LabelKind>(about.at("kind").get<int>());
+    dataset.kind = static_cast<LabelKind>(GetWholeNumber<int>(about.at("kind")));
     dataset.has_labels = about.at("has_labels");
-    dataset.num_labels = about.at("num_labels");
-    dataset.num_truncated = about.at("num_truncated");
+    dataset.num_labels = GetWholeNumber<int64_t>(about.at("num_labels"));
+    dataset.num_truncated = GetWholeNumber<int64_t>(about.at("num_truncated"));
     DatasetFileExtent(dataset);
     DatasetFileTask(dataset);
   } catch (const nlohmann::json::exception& e) {
@@ -211,9 +212,9 @@ std::optional<std::vector<int64_t>> DatasetFileColumn(const TokenizedDataset& da
 
 DatasetExtent DatasetFileExtent(const TokenizedDataset& dataset) {
   const nlohmann::json& extent = dataset.file->columns().about().at("extent");
-  return {.longest = extent.at("longest"),
-          .largest_id = extent.at("largest_id"),
-          .largest_type = extent.at("largest_type")};
+  return {.longest = GetWholeNumber<int64_t>(extent.at("longest")),
+          .largest_id = GetWholeNumber<int64_t>(extent.at("largest_id")),
+          .largest_type = GetWholeNumber<int64_t>(extent.at("largest_type"))};
 }
 
 }  // namespace lathe

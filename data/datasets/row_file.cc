@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lathe/core/base/json_number.h"
 #include "lathe/data/column_files/running_hash.h"
 
 namespace lathe {
@@ -25,10 +26,11 @@ RowFile::RowFile(const std::string& path)
     throw file_.Damaged("it has no column \"input_ids\" of this type");
   try {
     const nlohmann::json& about = file_.about();
-    num_labels_ = about.at("num_labels");
-    input_ids_digest_ = about.at("digests").at("input_ids");
-    token_type_ids_digest_ = about.at("digests").at("token_type_ids");
-    scores_digest_ = about.at("digests").at("scores");
+    num_labels_ = GetWholeNumber<int64_t>(about.at("num_labels"));
+    const nlohmann::json& digests = about.at("digests");
+    input_ids_digest_ = GetWholeNumber<uint64_t>(digests.at("input_ids"));
+    token_type_ids_digest_ = GetWholeNumber<uint64_t>(digests.at("token_type_ids"));
+    scores_digest_ = GetWholeNumber<uint64_t>(digests.at("scores"));
   } catch (const nlohmann::json::exception& e) {
     throw file_.Damaged(e.what());
   }

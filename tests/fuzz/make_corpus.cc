@@ -100,6 +100,9 @@ void WriteColumnFileDirectories(const std::string& corpus) {
   changed = sound;
   changed["columns"][2]["addresses"] = {-8};
   write("bad_address", changed);
+  changed = sound;
+  changed["columns"][1]["addresses"] = {1.7e34};
+  write("bad_number", changed);
 }
 
 // --- HDF5 files of other programs ---

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/sha256.h"
 
 namespace lathe {
@@ -127,8 +128,12 @@ nlohmann::json ValidationRule::ToJson() const {
 ValidationRule ValidationRule::FromJson(const nlohmann::json& json) {
   ValidationRule rule(json.at("share"));
   rule.by_class_ = json.at("by_class");
-  rule.validating_ = json.at("validating").get<std::map<std::string, uint64_t>>();
-  rule.training_ = json.at("training").get<std::map<std::string, uint64_t>>();
+  const auto read_places = [&](const char* key, std::map<std::string, uint64_t>& places) {
+    for (const auto& [label, place] : json.at(key).items())
+      places[label] = GetWholeNumber<uint64_t>(place);
+  };
+  read_places("validating", rule.validating_);
+  read_places("training", rule.training_);
   rule.notes_ = json.at("notes").get<std::vector<std::string>>();
   return rule;
 }

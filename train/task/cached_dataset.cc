@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/sha256.h"
 #include "lathe/core/hub/hub_settings.h"
 #include "lathe/data/column_files/make_once.h"
@@ -166,7 +167,7 @@ bool CachedDataset::Open() {
               .columns = TextColumns{task.at("columns").at(0), task.at("columns").at(1)},
               .rule = std::nullopt};
     if (!task.at("rule").is_null()) known_.rule = ValidationRule::FromJson(task.at("rule"));
-    task.at("dropped").get<int64_t>();
+    GetWholeNumber<int64_t>(task.at("dropped"));
     const auto hashes = DatasetFileColumn(dataset, kHashes);
     const auto places = DatasetFileColumn(dataset, kPlaces);
     const auto elements = DatasetFileColumn(dataset, kElements);  // of arrays in JSON only
@@ -288,7 +289,7 @@ void CachedDataset::Make(const std::string& draft, const SequenceClassifier& mod
 }
 
 void CachedDataset::AddNote(const std::string& note) {
-  const auto dropped = DatasetFileTask(*dataset_).at("dropped").get<int64_t>();
+  const auto dropped = GetWholeNumber<int64_t>(DatasetFileTask(*dataset_).at("dropped"));
   if (dropped > 0) notes_.push_back(NoteOnDuplicates(split_, dropped));
   notes_.push_back(note);
 }
