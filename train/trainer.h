@@ -241,6 +241,9 @@ class Trainer {
   bool ParametersAreFinite() const;
   void Save();
   nlohmann::json TrainMetrics(double seconds) const;
+  // For a resume after the last step: returns what the training itself had written, with its times;
+  // `metrics` if there is nothing of the kind in the output folder.
+  nlohmann::json EarlierMetrics(const nlohmann::json& metrics) const;
 
   // Saving when other ranks are lost (trainer_lost_ranks.cc).
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);

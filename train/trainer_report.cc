@@ -331,7 +331,17 @@ nlohmann::json Trainer::TrainMetrics(double seconds) const {
     metrics["slowest_rank"] = costs.slowest_rank;
     metrics["slowest_rank_extra_time"] = costs.slowest_rank_extra;
   }
-  return metrics;
+  const bool was_over = steps_before_ > 0 && state_.global_step == steps_before_;
+  return was_over && out_ != nullptr ? EarlierMetrics(metrics) : metrics;
+}
+
+nlohmann::json Trainer::EarlierMetrics(const nlohmann::json& metrics) const try {
+  const auto earlier = nlohmann::json::parse(ReadFile(out_->path() + "/train_results.json"));
+  for (const char* key : {"epoch", "train_loss", "train_samples"})
+    if (earlier.at(key) != metrics.at(key)) return metrics;
+  return earlier.at("train_runtime").is_number() ? earlier : metrics;
+} catch (const std::exception&) {
+  return metrics;  // there is no such file, or it has been changed
 }
 
 }  // namespace lathe
