@@ -57,7 +57,7 @@ fault docs/training.md 's,^(\| `--)logging_steps,\1loging_steps,' "no program in
 fault docs/environment.md 's,LATHE_JOB_ID,LATHE_JOB_IDS,' "docs/environment.md: nothing reads LATHE_JOB_IDS"
 fault docs/architecture.md 's,^(\| op \|.*),\1\n\1,' "the glossary has 31 terms, more than 30"
 
-fault README.md 's,$, and so on and so forth,' "bytes, more than 7168"
+fault README.md 's,$, and so on and so forth,' "bytes, more than 7000"
 
 # Flags of scripts: in a line of prose, in a block, on a continued line, of a script in Python.
 fault README.md 's,quickstart\.sh --model,quickstart.sh --models,' "README.md: tools/quickstart.sh does not take --models"

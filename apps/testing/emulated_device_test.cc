@@ -34,7 +34,8 @@ class EmulatedDeviceTest : public CliTest {
     }
   }
 
-  // Trains, evaluates and predicts on both. Losses agree to `relative`, logits to `logit`.
+  // Trains, evaluates and predicts on the CPU and on the emulated device. Expects losses that agree
+  // to `relative`, and logits to `logit`.
   void ExpectSameOnBoth(Args args, double relative = 1e-5, double logit = 1e-4,
                         const std::string& mixed_precision = "no") const {
     args.insert(args.end(), {"--do_eval", "--do_predict", "--max_steps", "10"});
