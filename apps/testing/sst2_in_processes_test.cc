@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "lathe/apps/testing/two_machines.h"
+#include "lathe/apps/testing/machines.h"
 
 namespace lathe {
 namespace {
@@ -94,7 +94,7 @@ class Sst2InProcesses : public TwoMachines {
     ASSERT_EQ(in_common.exit_code, 0) << in_common.err;
     ExpectTheResultsOfOne("4 in common");
     EXPECT_EQ(Read("4 in common/model.safetensors"), Read("4/model.safetensors"));
-    ASSERT_EQ(RunOnBoth(Command("2x2", kGlobalBatch / 4)), (std::vector<int>{0, 0}))
+    ASSERT_EQ(RunOnAll(Command("2x2", kGlobalBatch / 4)), (std::vector<int>{0, 0}))
         << Read("err.0") << Read("err.1");
     ExpectTheResultsOfOne("2x2");
     std::cout << "2x2: " << (has_network_ ? "two network namespaces" : "two addresses") << "\n";

@@ -1,12 +1,12 @@
 // Tests that two machines of two processes give the results of one process, and what ends both
 // machines.
-#include "lathe/apps/testing/two_machines.h"
-
 #include <signal.h>
 
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+
+#include "lathe/apps/testing/machines.h"
 
 namespace lathe {
 namespace {
@@ -21,7 +21,7 @@ TEST_F(TwoMachines, GiveTheResultsOfOneProcess) {
     return Finetune(out, all);
   };
   ASSERT_EQ(Launch(1, with_batch("one", "12")).exit_code, 0);
-  ASSERT_EQ(RunOnBoth(with_batch("four", "3")), (std::vector<int>{0, 0}))
+  ASSERT_EQ(RunOnAll(with_batch("four", "3")), (std::vector<int>{0, 0}))
       << Read("err.0") << Read("err.1");
   std::cout << (has_network_ ? "two network namespaces" : "two addresses") << "\n";
   const std::vector<double> one = Losses("one"), four = Losses("four");
@@ -36,7 +36,7 @@ TEST_F(TwoMachines, GiveTheResultsOfOneProcess) {
 TEST_F(TwoMachines, MeetWhereTheMainOneIsGivenByItsName) {
   if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
   main_name_ = "main-machine";
-  EXPECT_EQ(RunOnBoth(Finetune("out", {"--max_steps", "3", "--ddp_timeout", "20"})),
+  EXPECT_EQ(RunOnAll(Finetune("out", {"--max_steps", "3", "--ddp_timeout", "20"})),
             (std::vector<int>{0, 0}))
       << Read("err.0") << Read("err.1");
   EXPECT_EQ(Losses("out").size(), 3u);
@@ -50,7 +50,7 @@ TEST_F(TwoMachines, AFolderThatIsNotSharedTakesNoCheckpoints) {
        Finetune("out", {"--output_dir", "out", "--max_steps", "3", "--save_steps", "1"}))
     script += arg + " ";
   Write("machine.sh", script + "\n");
-  const std::vector<int> codes = RunOnBoth({"/bin/sh", Path("machine.sh")});
+  const std::vector<int> codes = RunOnAll({"/bin/sh", Path("machine.sh")});
   EXPECT_EQ(codes[0], 2) << Read("err.0") << Read("err.1");
   EXPECT_NE(codes[1], 0);
   EXPECT_NE(Read("err.0").find("out: rank 2 does not see the main process's output folder, into "
@@ -65,7 +65,7 @@ TEST_F(TwoMachines, ASignalToOneLauncherEndsBothAlike) {
   for (const int machine : {0, 1}) {
     std::filesystem::remove_all(Path("out"));
     for (const int m : {0, 1}) Write("out." + std::to_string(m), "");
-    const std::vector<int> codes = RunOnBoth(program, [&] {
+    const std::vector<int> codes = RunOnAll(program, [&] {
       EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
       kill(LauncherOf(machine), SIGINT);
     });
@@ -100,7 +100,7 @@ class LostRankOfTheOther : public TwoMachines {
     Outcome outcome;
     TestClock::time_point start;
     Write("rank.sh", script);
-    outcome.codes = RunOnBoth({"sh", Path("rank.sh")}, [&] {
+    outcome.codes = RunOnAll({"sh", Path("rank.sh")}, [&] {
       EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
       const pid_t process = std::stoi(Read("pid." + std::to_string(victim)));
       const pid_t launcher = LauncherOf(0);
@@ -146,7 +146,7 @@ TEST_F(LostRankOfTheOther, BothLaunchersStartTheJobAgain) {
     Args options = {"--max_steps", "300", "--save_strategy", "steps", "--save_steps", "5"};
     if (main_is_lost)
       options.insert(options.end(), {"--no_shard_optimizer", "--save_total_limit", "3"});
-    ASSERT_EQ(RunOnBoth(Finetune("whole", options)), (std::vector<int>{0, 0}))
+    ASSERT_EQ(RunOnAll(Finetune("whole", options)), (std::vector<int>{0, 0}))
         << Read("err.0") << Read("err.1");
     std::string script =
         "[ -e " + Path("pid.$RANK") + " ] || echo $$ > " + Path("pid.$RANK") + "; exec";
@@ -154,7 +154,7 @@ TEST_F(LostRankOfTheOther, BothLaunchersStartTheJobAgain) {
     Write("rank.sh", script);
     Write("out.0", "");
     const Args program = {"--max_restarts", "2", "sh", Path("rank.sh")};
-    const std::vector<int> codes = RunOnBoth(program, [&] {
+    const std::vector<int> codes = RunOnAll(program, [&] {
       EXPECT_TRUE(WaitUntil([&] { return Exists("out/checkpoint-10"); }, 120));
       kill(std::stoi(Read(victim)), SIGKILL);
     });
@@ -178,7 +178,7 @@ TEST_F(LostRankOfTheOther, TheWholeMainMachineMayBeLost) {
     Write("out.0", "");
     const Args program =
         Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size", "2"});
-    const std::vector<int> codes = RunOnBoth(program, [&] {
+    const std::vector<int> codes = RunOnAll(program, [&] {
       EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
       kill(LauncherOf(0), SIGKILL);
     });
@@ -200,7 +200,7 @@ TEST_F(TwoMachines, ARankThatEndsBeforeItJoinsIsNamed) {
       script += " '" + arg + "'";
     Write("rank.sh", script);
     const TestClock::time_point start = TestClock::now();
-    const std::vector<int> codes = RunOnBoth({"sh", Path("rank.sh")}, [] {});
+    const std::vector<int> codes = RunOnAll({"sh", Path("rank.sh")}, [] {});
     EXPECT_LT(SecondsSince(start), 2 + 3);
     EXPECT_EQ(codes, (std::vector<int>{75, code == 0 ? 75 : code})) << Read("err.1");
     EXPECT_NE(Read("err.0").find("[joining] rank 0 can't go on: rank 3 has ended before all had "
@@ -240,7 +240,7 @@ TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
       std::filesystem::remove_all(Path("out"));
       TestClock::time_point cut;
       Write("out.0", "");
-      const std::vector<int> codes = RunOnBoth(program, [&] {
+      const std::vector<int> codes = RunOnAll(program, [&] {
         EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
         cut = TestClock::now();
         EXPECT_EQ(Shell("ip -n " + NameOf(0) + " link set card down"), 0);
@@ -267,7 +267,7 @@ TEST_F(TwoMachines, MeetOverIpv6) {
               0);
   }
   main_address_ = "[fd77::1]";
-  EXPECT_EQ(RunOnBoth(Finetune("out", {"--max_steps", "3", "--ddp_timeout", "20"})),
+  EXPECT_EQ(RunOnAll(Finetune("out", {"--max_steps", "3", "--ddp_timeout", "20"})),
             (std::vector<int>{0, 0}))
       << Read("err.0") << Read("err.1");
   EXPECT_EQ(Losses("out").size(), 3u);

@@ -1,5 +1,5 @@
-// Simulates two machines of two processes each. They are network namespaces that a pair of virtual
-// cards connects, if the test may make them, else two addresses of this machine.
+// Simulates machines of two processes each. They are network namespaces on a bridge, if the test
+// may make them, else addresses of this machine.
 #pragma once
 
 #include <sys/types.h>
@@ -16,27 +16,40 @@ namespace lathe {
 // it.
 int Shell(const std::string& command);
 
-class TwoMachines : public LaunchedTest {
+class Machines : public LaunchedTest {
  protected:
+  explicit Machines(int num_machines)
+      : num_machines_(num_machines), num_processes_(2 * num_machines) {}
   void SetUp() override;
   void TearDown() override;
 
-  // Runs the command in two ranks on each machine, and `meanwhile` at the same time. Returns the
-  // exit codes of the launchers. Their output goes to files out.0, err.0 and so on.
-  std::vector<int> RunOnBoth(
+  // Runs the command in all ranks, and `meanwhile` at the same time. Returns the exit codes of the
+  // launchers; 128 and the signal's number for one that a signal has ended. Their output goes to
+  // files out.0, err.0 and so on.
+  std::vector<int> RunOnAll(
       const std::vector<std::string>& program, const std::function<void()>& meanwhile = [] {});
 
   // Returns true if the first machine has reported some steps in out.0.
   bool Trains() const;
+  std::string ErrorsOfAll() const;         // what all launchers and ranks have said
   static std::string NameOf(int machine);  // of its network namespace
-  pid_t LauncherOf(int machine) const;     // the launcher's process, while RunOnBoth runs
+  pid_t LauncherOf(int machine) const;     // the launcher's process, while RunOnAll runs
 
-  int num_processes_ = 4;     // of both machines together
+  const int num_machines_;
+  int num_processes_;         // of all machines together
   bool has_network_ = false;  // whether there are network namespaces
   // A name to give instead of the first machine's address, if there are namespaces. Its own
   // /etc/hosts maps the name to 127.0.1.1, as Debian's does.
   std::string main_name_;
   std::string main_address_ = "192.168.77.1";  // the first machine's, if there are namespaces
+
+ private:
+  bool MakeNetwork() const;
+};
+
+class TwoMachines : public Machines {
+ protected:
+  TwoMachines() : Machines(2) {}
 };
 
 }  // namespace lathe
