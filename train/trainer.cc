@@ -16,11 +16,11 @@
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/decision.h"
 #include "lathe/train/frozen_encoder.h"
+#include "lathe/train/parameters/trained_parameters.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
-#include "lathe/train/trained_parameters.h"
 #include "lathe/train/trainer_options.h"
 
 namespace lathe {

@@ -19,10 +19,10 @@
 #include "lathe/train/checkpoint/resume_changes.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/checkpoint/shared_folder.h"
+#include "lathe/train/parameters/trained_parameters.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/run_errors.h"
-#include "lathe/train/trained_parameters.h"
 #include "lathe/train/trainer.h"
 
 namespace lathe {

@@ -8,10 +8,10 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/train/loss_options.h"
+#include "lathe/train/parameters/trained_parameters.h"
 #include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/support/schedule_kwargs.h"
-#include "lathe/train/trained_parameters.h"
 
 namespace lathe {
 namespace {

@@ -10,8 +10,8 @@
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/models/config/problem_type.h"
+#include "lathe/train/parameters/trained_parameters.h"
 #include "lathe/train/support/progress.h"
-#include "lathe/train/trained_parameters.h"
 
 namespace lathe {
 namespace {

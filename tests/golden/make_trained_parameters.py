@@ -1,7 +1,7 @@
-"""Writes train/testdata/trained_parameters_golden.json: 20 steps of Transformers' BERT with frozen layers, rates by layer and SGD.
+"""Writes train/parameters/testdata/trained_parameters_golden.json: 20 steps of Transformers' BERT with frozen layers, rates by layer and SGD.
 
 Run from the repository's root with torch and transformers installed:
-    python tests/golden/make_trained_parameters.py > train/testdata/trained_parameters_golden.json
+    python tests/golden/make_trained_parameters.py > train/parameters/testdata/trained_parameters_golden.json
 
 The model is tests/golden/models/bert-classes, which has no dropout and two layers. Each step takes 4 of 16 samples in
 order. The optimizer's groups are built here by the formula that docs/training.md gives. Those of SGD are Trainer's, too.

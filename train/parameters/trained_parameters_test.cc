@@ -1,4 +1,4 @@
-#include "lathe/train/trained_parameters.h"
+#include "lathe/train/parameters/trained_parameters.h"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@ using Json = nlohmann::json;
 using Values = std::map<std::string, std::vector<float>>;
 
 const Json& Golden() {
-  static const Json golden = Json::parse(ReadFile("train/testdata/trained_parameters_golden.json"));
+  static const Json golden =
+      Json::parse(ReadFile("train/parameters/testdata/trained_parameters_golden.json"));
   return golden;
 }
 

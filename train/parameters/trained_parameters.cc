@@ -1,4 +1,4 @@
-#include "lathe/train/trained_parameters.h"
+#include "lathe/train/parameters/trained_parameters.h"
 
 #include <algorithm>
 #include <cmath>
