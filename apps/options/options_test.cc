@@ -2,75 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
 
-#include "lathe/apps/cli/flags.h"
-#include "lathe/core/base/error.h"
-#include "lathe/train/support/schedule_kwargs.h"
+#include "lathe/apps/options/options_testing.h"
 
 namespace lathe {
 namespace {
-
-using Args = std::vector<std::string>;
-
-// Parses the fewest arguments that are accepted, and `more`.
-FinetuneArguments Parse(Args more) {
-  Args args = {"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
-               "--output_dir",         "o"};
-  args.insert(args.end(), more.begin(), more.end());
-  return ParseOptions(args).options;
-}
-
-// Returns "message|hint" of the error that the arguments cause. `complete`: they are all arguments,
-// not additions to the fewest.
-std::string ErrorOf(const Args& args, bool complete = false) {
-  try {
-    complete ? static_cast<void>(ParseOptions(args)) : static_cast<void>(Parse(args));
-  } catch (const Error& e) {
-    return e.message() + "|" + e.hint();
-  }
-  return "no error";
-}
-
-TEST(OptionsTest, ASplitExcludesAFile) {
-  EXPECT_EQ(Parse({"--validation_split", "0.2", "--do_eval"}).validation_split, 0.2);
-  EXPECT_EQ(
-      ErrorOf({"--validation_split", "0"}),
-      "--validation_split must be above 0 and below 1|0.1 keeps about a tenth of the training "
-      "rows for validation");
-  EXPECT_EQ(ErrorOf({"--validation_split", "0.1", "--validation_file", "v.csv"}),
-            "--validation_split and --validation_file exclude each other|leave one of them out");
-  EXPECT_EQ(ErrorOf({"--validation_split", "0.1", "--do_train=false", "--do_eval"}),
-            "--validation_split needs --do_train|name the data to evaluate with --validation_file");
-}
-
-TEST(OptionsTest, ColumnsThatNoOptionNamesAreOpenWithoutATraining) {
-  const auto open = [](const Args& more) {
-    Args args = {"--model_name_or_path", "m",     "--validation_file", "v.csv",
-                 "--test_file",          "t.csv", "--output_dir",      "o"};
-    args.insert(args.end(), more.begin(), more.end());
-    const OpenColumns columns = ParseOptions(args).open_columns;
-    return std::string(columns.texts ? "texts " : "") + (columns.delimiter ? "delimiter " : "") +
-           (columns.label ? "label" : "");
-  };
-  EXPECT_EQ(open({"--do_eval"}), "texts delimiter label");
-  EXPECT_EQ(open({"--do_eval", "--do_predict"}), "texts delimiter label");
-  EXPECT_EQ(open({"--do_predict"}), "texts delimiter ");
-  EXPECT_EQ(open({"--do_eval", "--text_columns", "a"}), "delimiter label");
-  EXPECT_EQ(open({"--do_eval", "--text_column_name", "a"}), "delimiter label");
-  EXPECT_EQ(open({"--do_eval", "--text_column_delimiter", " "}), "texts label");
-  EXPECT_EQ(open({"--do_eval", "--label_column", "label"}), "texts delimiter ");
-  EXPECT_EQ(open({"--do_eval", "--label_column_name", "label"}), "texts delimiter ");
-  EXPECT_EQ(open({"--do_eval", "--task_name", "sst2"}), "");
-  EXPECT_EQ(open({"--do_eval", "--do_train", "--train_file", "t.csv"}), "");
-  // A file of arguments names columns, too.
-  const std::string path = testing::TempDir() + "columns.json";
-  std::ofstream(path) << R"({"label_column": "label", "text_columns": ["a", "b"]})";
-  EXPECT_EQ(open({"--do_eval", "--json_config", path}), "delimiter ");
-}
 
 TEST(OptionsTest, ALossCurveNeedsTheBar) {
   EXPECT_FALSE(Parse({}).loss_curve);
@@ -81,33 +19,6 @@ TEST(OptionsTest, ALossCurveNeedsTheBar) {
   EXPECT_EQ(ErrorOf({"--loss_curve", "--disable_tqdm"}),
             "--loss_curve and --disable_tqdm exclude each other|the curve stands below the "
             "progress bar; leave one of them out");
-}
-
-TEST(OptionsTest, TheLengthMayFollowFromTheData) {
-  EXPECT_EQ(Parse({}).max_seq_length, 128);
-  EXPECT_EQ(Parse({"--max_seq_length", "auto"}).max_seq_length, 0);
-  EXPECT_EQ(ErrorOf({"--max_seq_length", "0"}),
-            "--max_seq_length must be at least 1 but is \"0\"|");
-  EXPECT_EQ(ErrorOf({"--max_seq_length", "all"}),
-            "--max_seq_length must be a whole number or auto but is \"all\"|");
-}
-
-TEST(OptionsTest, DataFilesAreListsThatKeepTheirCommas) {
-  const auto files = [](const Args& more) {
-    Args args = {"--model_name_or_path", "m", "--do_predict", "--output_dir", "o", "--test_file"};
-    args.insert(args.end(), more.begin(), more.end());
-    return ParseOptions(args).options.test_file;
-  };
-  EXPECT_EQ(files({"a.csv"}), Args{"a.csv"});
-  EXPECT_EQ(files({"a.csv,b.csv"}), Args{"a.csv,b.csv"});
-  EXPECT_EQ(files({"a.csv", "b.csv", "--seed", "1"}), (Args{"a.csv", "b.csv"}));
-  EXPECT_EQ(files({"a.csv", "--test_file=b.csv"}), Args{"b.csv"});
-  EXPECT_EQ(ParseOptions({"--model_name_or_path", "m", "--do_predict", "--output_dir", "o",
-                          "--test_file", "/bin/../bin/sh,none.csv,/bin/sh"})
-                .files.back()
-                .second,
-            std::filesystem::canonical("/bin/sh").string() + ",none.csv," +
-                std::filesystem::canonical("/bin/sh").string());
 }
 
 TEST(OptionsTest, DefaultsAreTrainers) {
@@ -161,21 +72,6 @@ TEST(OptionsTest, ThresholdsAndCalibration) {
   expect({"--thresholds", "{a: 1}"}, "thresholds:1:2: not valid JSON");
   expect({"--thresholds", "none.json"}, "none.json: No such file");
   expect({"--calibrate", "platt"}, "--calibrate");
-}
-
-TEST(OptionsTest, RanksMayKeepTheirDataInDifferentPlaces) {
-  EXPECT_EQ(Parse({}).dataset_cache, "auto");
-  EXPECT_FALSE(Parse({}).overwrite_cache);
-  const ParsedOptions parsed =
-      ParseOptions({"--model_name_or_path", "m", "--train_file", "t.csv", "--do_train",
-                    "--output_dir", "o", "--dataset_cache", "d", "--overwrite_cache"});
-  EXPECT_EQ(parsed.options.dataset_cache, "d");
-  EXPECT_TRUE(parsed.options.overwrite_cache);
-  for (const auto& [name, value] : parsed.shared)
-    EXPECT_EQ(name.find("cache"), std::string::npos) << name;
-  EXPECT_EQ(ErrorOf({"--dataset_cache", ""}),
-            "--dataset_cache must not be empty|name a folder, or pass none to keep the data in "
-            "memory");
 }
 
 TEST(OptionsTest, ValuesComeAfterSpaceOrEquals) {
@@ -388,30 +284,6 @@ TEST(OptionsTest, ValuesAreThoseOfAllOptions) {
   EXPECT_TRUE(values.at("num_labels").is_null());
   for (const char* name : {"token", "help", "json_config"})
     EXPECT_FALSE(values.contains(name)) << name;
-}
-
-TEST(ScheduleKwargsTest, ReadsAndChecks) {
-  EXPECT_EQ(ParseScheduleKwargs("cosine", "{\"num_cycles\": 2}").num_cycles, 2);
-  EXPECT_EQ(ParseScheduleKwargs("reduce_lr_on_plateau", "{\"patience\": 3}").patience, 3);
-  const auto error = [](const std::string& schedule, const std::string& text) {
-    return ErrorOf({"--lr_scheduler_type", schedule, "--lr_scheduler_kwargs", text});
-  };
-  EXPECT_EQ(error("cosine", "[1]"), "lr_scheduler_kwargs must be a JSON object but is \"[1]\"|");
-  EXPECT_EQ(error("cosine", "{\"num_cycle\": 2}"),
-            "lr_scheduler_kwargs: cosine has no option \"num_cycle\"|did you mean num_cycles?");
-  EXPECT_EQ(error("polynomial", "{\"num_cycles\": 2}"),
-            "lr_scheduler_kwargs: polynomial has no option \"num_cycles\"|its options are "
-            "lr_end, power");
-  EXPECT_EQ(error("linear", "{\"power\": 2}"),
-            "lr_scheduler_kwargs: linear has no option \"power\"|"
-            "leave lr_scheduler_kwargs out; linear has no options");
-  for (const char* value : {"\"two\"", "true"}) {
-    EXPECT_EQ(
-        error("cosine", std::string("{\"num_cycles\": ") + value + "}"),
-        std::string("lr_scheduler_kwargs: \"num_cycles\" has the wrong type: ") + value + "|");
-  }
-  EXPECT_EQ(error("inverse_sqrt", "{\"timescale\": 2.5}"),
-            "lr_scheduler_kwargs: \"timescale\" has the wrong type: 2.5|");
 }
 
 }  // namespace
