@@ -89,10 +89,10 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
   // Another branch of the training, or one from another folder, is a training of its own.
   const bool goes_on = search.newest && fs::equivalent(found->path, search.newest->path);
   run_ = goes_on ? found->manifest.run : folder.empty() ? 1 : NextRun(folder);
-  for (const std::string& difference : Differences(found->manifest.settings, Settings())) {
+  for (const auto& [setting, difference] : Differences(found->manifest.settings, Settings())) {
     if (!arguments_.resume_anyway) {
       throw InvalidArgument(found->path + ": " + difference,
-                            HintAboutDifference(difference, found->manifest.settings,
+                            HintAboutDifference(setting, found->manifest.settings,
                                                 ReadBatchProcesses(accelerator_.num_processes())));
     }
     notes_.push_back("resumed anyway: " + difference);

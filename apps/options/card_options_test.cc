@@ -1,4 +1,5 @@
-// Tests that a model card tells of all options that change the trained model.
+// Tests that a model card tells of all options that change the trained model, and that a resume
+// compares them.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 
 #include "lathe/apps/options/options.h"
 #include "lathe/core/base/file.h"
+#include "lathe/tests/tiny_bert.h"
+#include "lathe/train/checkpoint/resume_settings.h"
 #include "lathe/train/support/hyperparameters.h"
 
 namespace lathe {
@@ -219,6 +222,61 @@ TEST(CardOptions, ArgumentsOfATrainerAreTold) {
   EXPECT_EQ(TrainerHyperparameters(arguments), Card({}));
   arguments.focal_gamma = 2;
   EXPECT_EQ(TrainerHyperparameters(arguments).at("focal_gamma"), 2);
+}
+
+// These reach what a resume compares through the data, the tokenizer and the model's own settings.
+const std::set<std::string> kSeenInDataOrModel = {"model_revision",
+                                                  "config_name",
+                                                  "tokenizer_name",
+                                                  "config_overrides",
+                                                  "num_labels",
+                                                  "problem_type",
+                                                  "ignore_mismatched_sizes",
+                                                  "text_columns",
+                                                  "text_column_names",
+                                                  "text_column_delimiter",
+                                                  "label_column",
+                                                  "max_seq_length",
+                                                  "max_train_samples",
+                                                  "max_eval_samples",
+                                                  "invalid_utf8",
+                                                  "validation_split",
+                                                  "drop_duplicates",
+                                                  "class_weights",
+                                                  "sample_weight_column",
+                                                  "label_smoothing_factor",
+                                                  "focal_gamma",
+                                                  "task_name",
+                                                  "do_regression"};
+
+// These may change at a resume. The checkpoint holds the scale of fp16. The others decide when the
+// training ends, which model is saved in the end, and what its evaluation fits.
+const std::set<std::string> kMayChange = {"per_device_eval_batch_size",
+                                          "fp16_init_scale",
+                                          "load_best_model_at_end",
+                                          "early_stopping_patience",
+                                          "early_stopping_threshold",
+                                          "resume_anyway",
+                                          "thresholds",
+                                          "calibrate"};
+
+// A new option that changes the model belongs into SettingsThatMatter or into one of the two lists.
+// Otherwise a training could go on with another value, and nobody would know.
+TEST(CardOptions, EachOptionThatChangesTheModelIsComparedOnAResume) {
+  const auto settings = [](const Args& args) {
+    const TrainingArguments arguments = Parse(args).options;
+    const int64_t steps = arguments.max_steps > 0
+                              ? arguments.max_steps
+                              : static_cast<int64_t>(arguments.num_train_epochs * 100);
+    return SettingsThatMatter(arguments, *TinyData(8), TinyData(6).get(), *TinyBert(), nullptr, 1,
+                              steps);
+  };
+  for (const auto& [name, sample] : Samples()) {
+    Args with = sample.context;
+    with.insert(with.end(), {"--" + name, sample.value});
+    const bool differs = !Differences(settings(sample.context), settings(with)).empty();
+    EXPECT_NE(differs, kSeenInDataOrModel.count(name) + kMayChange.count(name) > 0) << name;
+  }
 }
 
 }  // namespace

@@ -16,11 +16,11 @@ double NumberIn(const NamedSettings& settings, const std::string& name, double o
   return value.is_number() ? value.get<double>() : otherwise;
 }
 
-std::string HintAboutDifference(const std::string& difference, const NamedSettings& then,
+std::string HintAboutDifference(const std::string& setting, const NamedSettings& then,
                                 int num_processes) {
   const std::string anyway = ", or set " + OptionName("resume_anyway");
   const double batch = NumberIn(then, kBatchOfAll, 0);
-  if (!difference.starts_with(kBatchOfAll) || !(batch >= 1) || batch > 1e9)
+  if (setting != kBatchOfAll || !(batch >= 1) || batch > 1e9)
     return "go on with the data and options of the checkpoint" + anyway;
   const auto whole = static_cast<int64_t>(batch);
   if (whole % num_processes != 0) {

@@ -15,9 +15,9 @@ namespace lathe {
 // Returns the number that a setting of SettingsThatMatter has, or `otherwise` if it isn't there.
 double NumberIn(const NamedSettings& settings, const std::string& name, double otherwise);
 
-// Returns a hint about `difference`, the text of FirstDifference. If the batch of all processes
-// together has changed, it names the batch size with which each of `num_processes` keeps it.
-std::string HintAboutDifference(const std::string& difference, const NamedSettings& then,
+// Returns a hint about the setting that differs. If that is the batch of all processes together,
+// the hint names the batch size with which each of `num_processes` keeps it.
+std::string HintAboutDifference(const std::string& setting, const NamedSettings& then,
                                 int num_processes);
 
 // A place in the data that lies between two batches of a loader.

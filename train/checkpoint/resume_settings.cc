@@ -30,11 +30,11 @@ namespace fs = std::filesystem;
 
 constexpr char kTokenizer[] = "the tokenizer's ";
 constexpr char kMaxLength[] = "max_seq_length";
-constexpr std::string_view kLengths = " lengths";  // the end of the name of a digest
-// The names of settings of evaluations are these, or begin with one of those.
-constexpr std::string_view kEvaluationNames[] = {"eval_delay", "the metric of the best model",
+constexpr char kTraining[] = "training", kValidation[] = "validation";
+// Settings of evaluations, besides those of the validation data.
+constexpr std::string_view kEvaluationNames[] = {"eval_delay", "eval_strategy", "eval_steps",
+                                                 "the metric of the best model",
                                                  "greater_is_better"};
-constexpr std::string_view kEvaluationPrefixes[] = {"the validation ", "the digest of validation "};
 // The keys of a model's configuration that only evaluations read.
 constexpr const char* kDecisionKeys[] = {kThresholdsKey, kTemperatureKey};
 constexpr char kScheduleOptions[] = "lr_scheduler_kwargs";
@@ -63,6 +63,28 @@ bool IsOfDecision(const std::string& name) {
                              [&](const char* key) { return name == ConfigSetting(key); });
 }
 
+// A setting that is a fact about data.
+struct DataSetting {
+  std::string data;  // kTraining or kValidation
+  DatasetFact fact;
+};
+std::string NameOf(const DataSetting& setting) {
+  return "the " + FactName(setting.fact, setting.data);
+}
+std::optional<DataSetting> FindDataSetting(const std::string& name) {
+  for (const char* data : {kTraining, kValidation}) {
+    for (const DatasetFact fact : kDatasetFacts) {
+      if (name == NameOf({data, fact})) return DataSetting{data, fact};
+    }
+  }
+  return std::nullopt;
+}
+
+void AddData(const TokenizedDataset& dataset, const char* data, NamedSettings& settings) {
+  for (const auto& [name, value] : DatasetDigests(dataset, data))
+    settings.emplace_back("the " + name, value);
+}
+
 // Returns true if the training would give another model with other evaluations.
 bool EvaluationsDecide(const TrainingArguments& a) {
   return a.lr_scheduler_type == "reduce_lr_on_plateau" || a.save_strategy == "best" ||
@@ -71,17 +93,19 @@ bool EvaluationsDecide(const TrainingArguments& a) {
 
 // Checkpoints of older versions lack these, and evaluations may begin or cease to decide.
 bool IsOfEvaluation(const std::string& name) {
+  const std::optional<DataSetting> of_data = FindDataSetting(name);
   return std::ranges::count(kEvaluationNames, name) > 0 || IsOfDecision(name) ||
-         std::ranges::any_of(kEvaluationPrefixes,
-                             [&](std::string_view prefix) { return name.starts_with(prefix); });
+         (of_data && of_data->data == kValidation);
 }
 
 void AddEvaluation(const TrainingArguments& a, const TokenizedDataset& evaluation,
                    const NamedSettings& decision, NamedSettings& settings) {
   settings.insert(settings.end(), decision.begin(), decision.end());
-  for (const auto& [name, value] : DatasetDigests(evaluation, "validation"))
-    settings.emplace_back("the " + name, value);
-  const std::string values[] = {Text(a.eval_delay), BestModelMetric(a), Text(GreaterIsBetter(a))};
+  AddData(evaluation, kValidation, settings);
+  const std::string values[] = {Text(a.eval_delay), a.eval_strategy,
+                                a.eval_strategy == "steps" ? Text(a.eval_steps) : kNotSet,
+                                BestModelMetric(a), Text(GreaterIsBetter(a))};
+  static_assert(std::size(values) == std::size(kEvaluationNames));
   for (size_t i = 0; i < std::size(values); ++i)
     settings.emplace_back(kEvaluationNames[i], values[i]);
 }
@@ -102,21 +126,12 @@ bool MeanTheSame(const std::string& name, const std::string& then, const std::st
   return sound && !options(then).is_discarded() && options(then) == options(now);
 }
 
-// Returns which data a setting is about, such as "training"; "" for other settings.
-std::string DataOf(std::string_view name) {
-  constexpr std::string_view kDigest = "the digest of ", kThe = "the ", kSize = " dataset of size";
-  if (name.starts_with(kDigest)) {
-    name.remove_prefix(kDigest.size());
-    return std::string(name.substr(0, name.find(' ')));
-  }
-  if (!name.starts_with(kThe) || !name.ends_with(kSize)) return "";
-  return std::string(name.substr(kThe.size(), name.size() - kThe.size() - kSize.size()));
-}
-
 // Returns true for the digests that change wherever texts are cut in another place.
-bool FollowsFromLengths(std::string_view name) {
-  return !DataOf(name).empty() && (name.ends_with(kLengths) || name.ends_with(" token ids") ||
-                                   name.ends_with(" token type ids"));
+bool FollowsFromLengths(const std::string& name) {
+  const std::optional<DataSetting> setting = FindDataSetting(name);
+  return setting &&
+         (setting->fact == DatasetFact::kLengths || setting->fact == DatasetFact::kTokenIds ||
+          setting->fact == DatasetFact::kTokenTypeIds);
 }
 
 // Throws unless resume_from_checkpoint names a checkpoint's folder.
@@ -133,17 +148,16 @@ void CheckWish(const TrainingArguments& a) try {
   throw UsageError(e.message(), is_near ? "did you mean " + near.string() + "? " + takes : takes);
 }
 
-// The name of a setting as a sentence has it: "training dataset of size" does not read well.
+// Returns the name of a setting as a sentence has it: "training dataset of size" reads badly.
 std::string Readable(const std::string& name) {
-  constexpr std::string_view kSize = " dataset of size";
-  if (!name.ends_with(kSize)) return name;
-  if (name.starts_with("the "))
-    return "the number of rows of " + name.substr(0, name.size() - kSize.size()) + " data";
-  return "number of rows of the " + name.substr(0, name.size() - kSize.size()) + " data";
+  const std::optional<DataSetting> setting = FindDataSetting(name);
+  if (!setting || setting->fact != DatasetFact::kSize) return name;
+  return "the number of rows of the " + setting->data + " data";
 }
 
 }  // namespace
 
+// It is long because it is a list: a line for each setting.
 NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedDataset& train,
                                  const TokenizedDataset* evaluation, const Module& model,
                                  const Tokenizer* tokenizer, int num_processes, int64_t max_steps,
@@ -152,8 +166,7 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
   if (max_seq_length) {
     settings.emplace_back(kMaxLength, *max_seq_length == 0 ? "auto" : Text(*max_seq_length));
   }
-  for (const auto& [name, value] : DatasetDigests(train, "training"))
-    settings.emplace_back("the " + name, value);
+  AddData(train, kTraining, settings);
   if (tokenizer != nullptr) {
     for (const auto& [name, contents] : tokenizer->files())
       settings.emplace_back(kTokenizer + name, "sha256 " + Sha256(contents));
@@ -206,8 +219,6 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
   const bool relative_warmup = a.warmup_steps == 0 && a.warmup_ratio > 0;
   if (relative_warmup || DependsOnMaxSteps(a.lr_scheduler_type)) add(kNumSteps, max_steps);
   if (a.lr_scheduler_type == "reduce_lr_on_plateau") {
-    settings.emplace_back("eval_strategy", a.eval_strategy);
-    if (a.eval_strategy == "steps") add("eval_steps", a.eval_steps);
     settings.emplace_back("metric_for_best_model", a.metric_for_best_model);
   }
   if (evaluation != nullptr && EvaluationsDecide(a))
@@ -226,7 +237,7 @@ bool MayUseFilledOutputDir(const TrainingArguments& a) {
   return fs::equivalent(fs::absolute(wish, code).parent_path(), a.output_dir, code);
 }
 
-std::vector<std::string> Differences(const NamedSettings& then, const NamedSettings& now) {
+std::vector<SettingDifference> Differences(const NamedSettings& then, const NamedSettings& now) {
   const std::map<std::string, std::string> before(then.begin(), then.end());
   const std::map<std::string, std::string> present(now.begin(), now.end());
   const auto of_tokenizer = [](const auto& setting) {
@@ -252,28 +263,30 @@ std::vector<std::string> Differences(const NamedSettings& then, const NamedSetti
     return both ? !MeanTheSame(name, old_value->second, new_value->second)
                 : name != kMaxLength && !IsOfEvaluation(name);
   };
-  const bool other_cuts = differs(kMaxLength) && std::ranges::any_of(now, [&](const auto& setting) {
-                            return setting.first.ends_with(kLengths) && differs(setting.first);
-                          });
-  std::vector<std::string> differences;
+  const bool other_cuts =
+      differs(kMaxLength) && std::ranges::any_of(now, [&](const auto& setting) {
+        const std::optional<DataSetting> data = FindDataSetting(setting.first);
+        return data && data->fact == DatasetFact::kLengths && differs(setting.first);
+      });
+  std::vector<SettingDifference> differences;
   std::set<std::string> told;  // settings, and data
   for (const NamedSettings* list : {&now, &then}) {
     for (const auto& setting : *list) {
       const std::string& name = setting.first;
       if ((skip_tokenizer && of_tokenizer(setting)) || !differs(name)) continue;
       if (other_cuts ? FollowsFromLengths(name) : name == kMaxLength) continue;
-      const std::string data = DataOf(name);
-      if (!told.insert(data.empty() ? name : data).second) continue;
-      differences.push_back(Readable(name) + " was " + text(before, name) + " and is " +
-                            text(present, name));
+      const std::optional<DataSetting> data = FindDataSetting(name);
+      if (!told.insert(data ? data->data : name).second) continue;
+      differences.push_back(
+          {name, Readable(name) + " was " + text(before, name) + " and is " + text(present, name)});
     }
   }
   return differences;
 }
 
 std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now) {
-  const std::vector<std::string> all = Differences(then, now);
-  return all.empty() ? std::nullopt : std::optional(all.front());
+  const std::vector<SettingDifference> all = Differences(then, now);
+  return all.empty() ? std::nullopt : std::optional(all.front().text);
 }
 
 Machinery MachineryIn(const CheckpointManifest& manifest) {

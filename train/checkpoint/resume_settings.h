@@ -35,14 +35,18 @@ inline constexpr char kBatchOfAll[] = "per_device_train_batch_size times process
 // before. Throws UsageError if resume_from_checkpoint is neither "true" nor a checkpoint's folder.
 bool MayUseFilledOutputDir(const TrainingArguments& arguments);
 
-// Returns the differences, for people: "learning_rate was 5e-05 and is 3e-05". Settings of the
+struct SettingDifference {
+  std::string setting;  // its name in NamedSettings
+  std::string text;     // for people: "learning_rate was 5e-05 and is 3e-05"
+};
+// Returns the differences. Settings of the
 // tokenizer, of evaluations and max_seq_length are compared only if both sides have them. A change
 // of max_seq_length that cuts no text in another place is no difference. One that does stands for
 // the digests that follow from it, and the first difference of other data for all of theirs.
 // The number of warmup steps stands for warmup_steps and warmup_ratio, which give it. Values of
 // lr_scheduler_kwargs are compared as JSON.
-std::vector<std::string> Differences(const NamedSettings& then, const NamedSettings& now);
-// Returns the first of them; nullopt if there is none.
+std::vector<SettingDifference> Differences(const NamedSettings& then, const NamedSettings& now);
+// Returns the text of the first of them; nullopt if there is none.
 std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now);
 
 // What may change although it changes bits.

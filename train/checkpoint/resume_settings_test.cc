@@ -40,7 +40,10 @@ TEST(ResumeSettingsTest, EvaluationsThatDecideMustBeTheSame) {
   const std::vector<std::pair<Change, std::string>> changes = {
       {[](TrainingArguments& a) { a.eval_delay = 2; }, "eval_delay was 0.0 and is 2.0"},
       {[](TrainingArguments& a) { a.greater_is_better = true; },
-       "greater_is_better was false and is true"}};
+       "greater_is_better was false and is true"},
+      {[](TrainingArguments& a) { a.eval_strategy = "epoch"; },
+       "eval_strategy was steps and is epoch"},
+      {[](TrainingArguments& a) { a.eval_steps = 3; }, "eval_steps was 0.0 and is 3.0"}};
   for (const auto& [name, decider] : kDeciders) {
     const NamedSettings then = Settings(decider);
     EXPECT_EQ(FirstDifference(then, Settings(decider)), std::nullopt) << name;
@@ -170,11 +173,18 @@ TEST(ResumeSettingsTest, SettingsOfEvaluationsCountOnlyIfBothSidesHaveThem) {
   };
   EXPECT_EQ(std::erase_if(older, is_new), 8u);
   EXPECT_EQ(FirstDifference(older, Settings(kDeciders[0].second)), std::nullopt);
+  // Those versions told of these only for a schedule that evaluations steer.
   const auto other_steps = [](TrainingArguments& a) {
     kDeciders[0].second(a);
     a.eval_strategy = "epoch";
   };
   EXPECT_EQ(FirstDifference(older, Settings(other_steps)), "eval_strategy was steps and is epoch");
+}
+
+std::vector<std::string> Texts(const std::vector<SettingDifference>& differences) {
+  std::vector<std::string> texts;
+  for (const SettingDifference& difference : differences) texts.push_back(difference.text);
+  return texts;
 }
 
 NamedSettings Cut(int64_t max_seq_length, int64_t rows = 8) {
@@ -186,18 +196,20 @@ NamedSettings Cut(int64_t max_seq_length, int64_t rows = 8) {
 // A digest tells people nothing, so the option that has changed it is named in its place.
 TEST(ResumeSettingsTest, OtherCutsOfTextsAreNamedByTheirOption) {
   const std::string cut = "max_seq_length was 128 and is 64";
-  EXPECT_EQ(Differences(Cut(128), Cut(64)), std::vector<std::string>{cut});
+  EXPECT_EQ(Texts(Differences(Cut(128), Cut(64))), std::vector<std::string>{cut});
   EXPECT_EQ(
-      Differences(Cut(128), Cut(64, 6)),
+      Texts(Differences(Cut(128), Cut(64, 6))),
       (std::vector<std::string>{cut, "the number of rows of the training data was 8 and is 6"}));
   EXPECT_EQ(FirstDifference(Cut(0), Cut(64)), "max_seq_length was auto and is 64");
   EXPECT_EQ(FirstDifference(Cut(128), Cut(0)), std::nullopt) << "no text is cut";
   NamedSettings older = Cut(128);
   EXPECT_EQ(std::erase_if(older, [](const auto& s) { return s.first == "max_seq_length"; }), 1u);
   EXPECT_EQ(FirstDifference(older, Cut(128)), std::nullopt);
-  const std::vector<std::string> differences = Differences(older, Cut(64));
+  const std::vector<SettingDifference> differences = Differences(older, Cut(64));
   ASSERT_EQ(differences.size(), 1u);
-  EXPECT_TRUE(differences[0].starts_with("the digest of training lengths was ")) << differences[0];
+  EXPECT_EQ(differences[0].setting, "the digest of training lengths");
+  EXPECT_TRUE(differences[0].text.starts_with("the digest of training lengths was "))
+      << differences[0].text;
 }
 
 // The value is the mistake, and not that the output folder is filled.
