@@ -16,7 +16,10 @@ wrong() {
   failed=1
 }
 
-mapfile -t sources < <(git ls-files '*.h' '*.cc' '*.cu' '*.cuh')
+sources=()
+while IFS= read -r -d '' file; do
+  if [[ $file =~ [[:space:]] ]]; then wrong "$file: give the source a name without blanks"; else sources+=("$file"); fi
+done < <(git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh')
 
 if command -v clang-format >/dev/null; then
   done="the sources are formatted, and their includes point one way"
@@ -29,8 +32,8 @@ else
 fi
 
 # "FILE INCLUDED-FILE" for each include of Lathe's own headers. Tests and what they share may use every room.
-includes=$(printf '%s\n' "${sources[@]}" | { grep -vE '_test\.cc$|_testing\.(h|cc)$|/testing/|^tests/|^examples/' || true; } |
-  xargs -r awk '
+includes=$(printf '%s\0' "${sources[@]}" | { grep -zvE '_test\.cc$|_testing\.(h|cc)$|/testing/|^tests/|^examples/' || true; } |
+  xargs -0r awk '
     match($0, /^[ \t]*#[ \t]*include[ \t]*["<]lathe\/[^">]+[">]/) {
       path = substr($0, RSTART, RLENGTH - 1)
       sub(/^[^"<]*["<]lathe\//, "", path)

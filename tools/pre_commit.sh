@@ -10,7 +10,8 @@ command -v clang-format >/dev/null ||
   { echo "error: no clang-format here; hint: tools/setup.sh --tests installs it" >&2; exit 1; }
 
 formatted=$(mktemp)
-trap 'rm -f "$formatted"' EXIT
+copy=$(mktemp -d)
+trap 'rm -rf "$formatted" "$copy"' EXIT
 failed=0
 while IFS= read -r -d '' file; do
   git show ":$file" | clang-format --assume-filename="$file" >"$formatted"
@@ -27,4 +28,9 @@ while IFS= read -r -d '' file; do
 done < <(git diff --cached --name-only --diff-filter=ACMR -z -- '*.h' '*.cc' '*.cu' '*.cuh')
 
 [ "$failed" -eq 0 ] || exit 1
-tools/check_sources.sh
+# The files as they will be committed, which the working tree may not have.
+git checkout-index --all --prefix="$copy/"
+git_dir=$(git rev-parse --absolute-git-dir)
+index=$(realpath -- "$(git rev-parse --git-path index)")
+[ -z "${GIT_INDEX_FILE:-}" ] || index=$(realpath -- "$GIT_INDEX_FILE")
+env -u GIT_PREFIX GIT_DIR="$git_dir" GIT_INDEX_FILE="$index" GIT_WORK_TREE="$copy" "$copy/tools/check_sources.sh"
