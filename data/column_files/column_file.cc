@@ -40,7 +40,7 @@ int64_t SizeOf(ElementType type) {
 }
 
 ColumnFile::ColumnFile(std::string path)
-    : path_(std::move(path)), fd_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(std::move(path)), fd_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (fd_ < 0) throw FileError(path_, errno);
   try {
     struct stat info;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/hdf5_session.h"
+#include "lathe/core/checkpoint/sha256.h"
 #include "lathe/data/column_files/column_file_writer.h"
 #include "lathe/data/column_files/running_hash.h"
 
@@ -131,6 +133,35 @@ TEST_F(ColumnFileTest, RefusesWhatIsNotWhole) {
   WriteFileAtomically(path_, changed);
   EXPECT_EQ(ErrorOfOpening(),
             path_ + ": is damaged: a part of column \"numbers\" has another digest");
+}
+
+TEST_F(ColumnFileTest, APipeInItsPlaceIsRefusedAtOnce) {
+  unlink(path_.c_str());
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(ErrorOfOpening(), path_ + ": is damaged: it is too short");
+  unlink(path_.c_str());
+}
+
+// The digest fits, so somebody has made the file to do harm.
+TEST_F(ColumnFileTest, NumbersOfTheDirectoryMustBeWhole) {
+  WriteTwoColumns();
+  const std::string bytes = ReadFile(path_);
+  ColumnFileFooter footer;
+  std::memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
+  const size_t begin = bytes.size() - sizeof footer - footer.directory_size;
+  const auto sound = nlohmann::json::parse(bytes.substr(begin, footer.directory_size));
+  for (const char* key : {"addresses", "digests", "size", "type"}) {
+    nlohmann::json changed = sound;
+    nlohmann::json& value = changed["columns"][0][key];
+    (value.is_array() ? value[0] : value) = 1.7e34;
+    const std::string directory = changed.dump(), digest = Sha256(directory);
+    footer.directory_size = directory.size();
+    std::memcpy(footer.directory_sha256, digest.data(), sizeof footer.directory_sha256);
+    WriteFileAtomically(path_,
+                        bytes.substr(0, begin) + directory +
+                            std::string(reinterpret_cast<const char*>(&footer), sizeof footer));
+    EXPECT_TRUE(ErrorOfOpening().starts_with(path_ + ": is damaged: its directory: ")) << key;
+  }
 }
 
 TEST_F(ColumnFileTest, ReportsAFullDisk) {

@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kDraftExtension[] = ".draft";
+// No other program has such files, which are removed.
+constexpr char kDraftExtension[] = ".lathe_draft";
 
 // An open draft, locked by this process or not.
 class Draft {

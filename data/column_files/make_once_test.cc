@@ -84,14 +84,16 @@ TEST_F(MakeOnceTest, GoesOnAfterAKilledProcess) {
 
 TEST_F(MakeOnceTest, RemovesDraftsThatNobodyWrites) {
   fs::create_directories(folder_ + "/cache");
-  FileWriter(folder_ + "/cache/old.draft", "old").Write("part", 4);
+  FileWriter(folder_ + "/cache/old.lathe_draft", "old").Write("part", 4);
+  FileWriter(folder_ + "/cache/novel.draft", "novel").Write("text", 4);  // somebody's own
   bool waited = false;
   MakeOnceOptions options = Options(0);
   options.on_wait = [&] { waited = true; };
   MakeOnce(path_, options);
   EXPECT_FALSE(waited);
-  EXPECT_FALSE(fs::exists(folder_ + "/cache/old.draft"));
-  EXPECT_EQ(FilesIn(folder_ + "/cache"), 1);
+  EXPECT_FALSE(fs::exists(folder_ + "/cache/old.lathe_draft"));
+  EXPECT_TRUE(fs::exists(folder_ + "/cache/novel.draft"));
+  EXPECT_EQ(FilesIn(folder_ + "/cache"), 2);
 }
 
 TEST_F(MakeOnceTest, LeavesNothingBehindAFailure) {
