@@ -78,6 +78,29 @@ TEST_F(CheckpointFaultsTest, AFailingDiskCostsOneCheckpoint) {
   EXPECT_NO_THROW(OpenCheckpoint(Path("out/checkpoint-3")));
 }
 
+// Each step of an epoch's end is saved twice. The second one replaces the first in several steps,
+// each of which may fail.
+TEST_F(CheckpointFaultsTest, NoneIsLostWhereFoldersCannotBeExchanged) {
+  setenv("LATHE_NO_EXCHANGE", "1", 1);
+  int faults = 0;
+  for (int call = 1;; ++call) {
+    fs::remove(Path("mark"));
+    fs::remove_all(Path("out"));
+    const Fault fault("rename:" + std::to_string(call) + ":" + std::to_string(EIO), "checkpoint-",
+                      Path("mark"));
+    const RunResult result = Run("out", {"--save_strategy", "epoch", "--save_seconds", "0.00001",
+                                         "--save_total_limit", "1"});
+    EXPECT_EQ(result.exit_code, 0) << call << result.out << result.err;
+    const CheckpointSearch search = FindNewestCheckpoint(Path("out"));
+    EXPECT_TRUE(search.newest.has_value()) << call << result.out;
+    EXPECT_TRUE(search.left_out.empty()) << call << search.left_out[0];
+    if (!Exists("mark")) break;
+    ++faults;
+  }
+  EXPECT_GT(faults, 3);
+  unsetenv("LATHE_NO_EXCHANGE");
+}
+
 // Returns the steps of a log with the lowest evaluation loss so far, without the step `lost`.
 std::vector<int64_t> BestSteps(const nlohmann::json& log, int64_t lost = -1) {
   std::vector<int64_t> steps;

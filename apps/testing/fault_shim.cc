@@ -6,6 +6,7 @@
 // - LATHE_FAULT_PATH=TEXT: only calls on files whose path holds TEXT count.
 // - LATHE_FAULT_PATH=TEXT$: only those whose path ends with TEXT.
 // - LATHE_FAULT_MARK=FILE: the file that is made once the call fails or waits.
+// - LATHE_NO_EXCHANGE: renameat2 takes no flags, as on file systems that can't exchange two names.
 //
 // The functions are write (and pwrite), fsync and rename (and renameat2).
 #include <dlfcn.h>
@@ -108,6 +109,10 @@ int rename(const char* from, const char* to) noexcept {
 int renameat2(int from_dir, const char* from, int to_dir, const char* to,
               unsigned int flags) noexcept {
   static const auto next = Next<int(int, const char*, int, const char*, unsigned int)>("renameat2");
+  if (flags != 0 && getenv("LATHE_NO_EXCHANGE") != nullptr) {
+    errno = EINVAL;
+    return -1;
+  }
   return Fails("rename", from) ? -1 : next(from_dir, from, to_dir, to, flags);
 }
 

@@ -24,6 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kDraft = ".checkpoint.tmp.", kTrash = ".checkpoint.trash.";
+// A checkpoint that makes room for a new one of its name.
+constexpr std::string_view kAside = ".checkpoint.aside.";
 
 // Returns the number at the end of a name that begins with `prefix`; -1 for other names.
 int64_t NumberOf(const std::string& name, std::string_view prefix) {
@@ -52,10 +54,36 @@ void Exchange(const std::string& from, const std::string& to) {
   if (rename2(RENAME_NOREPLACE)) return;
   if (errno == EEXIST && rename2(RENAME_EXCHANGE)) return;
   if (errno != EINVAL && errno != ENOSYS) throw FileError(to, errno);
-  // This file system can't exchange two folders in one step.
+  // This file system can't exchange two folders in one step. If this process ends between the two
+  // steps, PutBack goes back.
+  const fs::path whole(to);
+  const std::string aside = HiddenName(whole.parent_path(), kAside, whole.filename());
   std::error_code ignored;
-  if (fs::exists(to, ignored)) RemoveCheckpoint(to);
-  if (rename(from.c_str(), to.c_str()) != 0) throw FileError(to, errno);
+  fs::remove_all(aside, ignored);
+  if (rename(to.c_str(), aside.c_str()) != 0 && errno != ENOENT) throw FileError(to, errno);
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    const int error = errno;
+    rename(aside.c_str(), to.c_str());
+    throw FileError(to, error);
+  }
+  rename(aside.c_str(), from.c_str());
+}
+
+// Gives the checkpoints back their names that a killed process had put aside for new ones, if those
+// have not come. Removes the others. `only`: the one name to look for; empty: all.
+void PutBack(const std::string& parent, const std::string& only = "") {
+  std::vector<fs::path> asides;
+  std::error_code code;
+  for (fs::directory_iterator at(parent, code), end; !code && at != end; at.increment(code))
+    if (at->path().filename().string().starts_with(kAside)) asides.push_back(at->path());
+  for (const fs::path& aside : asides) {
+    const std::string hidden = aside.filename();
+    const std::string name = hidden.substr(kAside.size(), hidden.rfind('.') - kAside.size());
+    if (!only.empty() && name != only) continue;
+    const fs::path place = fs::path(parent) / name;
+    if (fs::exists(fs::symlink_status(place, code)) || rename(aside.c_str(), place.c_str()) != 0)
+      fs::remove_all(aside, code);
+  }
 }
 
 // Throws if the path leads to no folder.
@@ -165,6 +193,7 @@ CheckpointSearch FindNewestCheckpoint(
     bool is_folder;     // of two with the same step, a folder goes before a link
     std::string path;
   };
+  PutBack(parent);
   std::vector<Candidate> candidates;
   CheckpointSearch search;
   const auto leave_out = [&](const std::string& path, const Error& e) {
@@ -214,23 +243,28 @@ int64_t NextRun(const std::string& parent) {
 void RotateCheckpoints(const std::string& parent, int64_t run, int64_t newest, int64_t limit,
                        const std::function<bool(const std::string&)>& keep) {
   std::vector<std::string> own;
+  std::string resumable;  // the newest of these
   for (const NumberedFolder& named : ListCheckpoints(parent)) {
     if (named.is_link) continue;
     try {
-      if (named.number <= newest && ReadManifest(named.path).run == run) own.push_back(named.path);
+      const CheckpointManifest manifest = ReadManifest(named.path);
+      if (named.number > newest || manifest.run != run) continue;
+      own.push_back(named.path);
+      if (manifest.resumable) resumable = named.path;
     } catch (const Error&) {
       // A damaged one may not be this training's.
     }
   }
   auto left = std::ssize(own);
   for (size_t i = 0; i + 1 < own.size() && left > limit; ++i) {
-    if (keep(own[i])) continue;
+    if (own[i] == resumable || keep(own[i])) continue;
     RemoveCheckpoint(own[i]);
     --left;
   }
 }
 
 void SweepDrafts(const std::string& parent, const std::string& name) {
+  PutBack(parent, name);
   std::vector<fs::path> remains;
   std::error_code code;
   for (fs::directory_iterator at(parent, code), end; !code && at != end; at.increment(code)) {

@@ -89,15 +89,17 @@ std::vector<NumberedFolder> ListNumberedFolders(const std::string& parent, std::
 void RemoveCheckpoint(const std::string& path);
 
 // Deletes the oldest checkpoints of the training `run` until `limit` are left, after that of step
-// `newest` was saved, which stays. Those that `keep` returns true for stay, too. Those of other
+// `newest` was saved, which stays. Those that `keep` returns true for stay, too, and so does the
+// newest one with which a training can go on, where later ones hold the model alone. Those of other
 // trainings are left alone. So are those with more steps: they were not whole when the training
 // went on from an earlier one. Links are left alone and don't count: people make them for
 // checkpoints that they keep elsewhere.
 void RotateCheckpoints(const std::string& parent, int64_t run, int64_t newest, int64_t limit,
                        const std::function<bool(const std::string& path)>& keep);
 
-// Removes hidden folders that a killed process left: all, or those of the checkpoint `name`. Other
-// programs may be writing into a folder that this one doesn't have for itself.
+// Removes hidden folders that a killed process left: all, or those of the checkpoint `name`. One
+// that made room for a new checkpoint gets its name back if that has not come. Other programs may
+// be writing into a folder that this one doesn't have for itself.
 void SweepDrafts(const std::string& parent, const std::string& name = "");
 
 }  // namespace lathe

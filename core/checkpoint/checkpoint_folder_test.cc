@@ -225,6 +225,62 @@ TEST_F(CheckpointFolderTest, RotationCountsNoLaterOne) {
   for (const int64_t step : {9, 12}) EXPECT_TRUE(fs::exists(Path(step))) << step;
 }
 
+// Otherwise no training could go on any more.
+TEST_F(CheckpointFolderTest, RotationKeepsTheNewestThatIsNotTheModelAlone) {
+  for (const int64_t step : {1, 2}) Save(step);
+  for (const int64_t step : {3, 4, 5}) {
+    CheckpointDraft draft(root_, CheckpointName(step));
+    WriteFileAtomically(draft.path() + "/model", "weights");
+    draft.Commit({.step = step, .run = 1, .resumable = false});
+  }
+  RotateCheckpoints(root_, 1, 5, 1, [](const std::string&) { return false; });
+  for (const int64_t step : {1, 3, 4}) EXPECT_FALSE(fs::exists(Path(step))) << step;
+  EXPECT_EQ(Newest(), "checkpoint-2");
+  EXPECT_TRUE(fs::exists(Path(5)));
+}
+
+// Where folders can't be exchanged in one step, a process may be killed between two.
+TEST_F(CheckpointFolderTest, OneThatMadeRoomForAnotherGetsItsNameBack) {
+  Save(3);
+  const auto set_aside = [&] { fs::rename(Path(3), root_ + "/.checkpoint.aside.checkpoint-3.77"); };
+  set_aside();
+  EXPECT_EQ(Newest(), "checkpoint-3");
+  set_aside();
+  SweepDrafts(root_, "checkpoint-4");
+  EXPECT_FALSE(fs::exists(Path(3)));
+  SweepDrafts(root_, "checkpoint-3");
+  EXPECT_EQ(ReadFile(Path(3) + "/model"), "weights");
+  set_aside();
+  Save(3, 1, "other!!");
+  EXPECT_EQ(Newest(), "checkpoint-3");
+  EXPECT_EQ(ReadFile(Path(3) + "/model"), "other!!");
+  EXPECT_EQ(CountEntries(), 1);
+}
+
+// A hook of the program may have written anything.
+TEST_F(CheckpointFolderTest, FilesThatWouldNotBeFoundAgainAreRefused) {
+  const auto save_with = [&](const std::string& name) -> std::string {
+    CheckpointDraft draft(root_, "checkpoint-1");
+    WriteFileAtomically(draft.path() + "/" + name, "x");
+    try {
+      draft.Commit({.step = 1});
+    } catch (const Error& e) {
+      return e.message();
+    }
+    OpenCheckpoint(Path(1));
+    return "whole";
+  };
+  EXPECT_EQ(save_with("a b\n"), "whole");
+  EXPECT_EQ(save_with("manifest.json"),
+            Path(1) + "/manifest.json: this name is for the checkpoint's own list of files");
+  EXPECT_EQ(save_with("\xff"), Path(1) + "/\xff: the name of a file in a checkpoint must be UTF-8");
+  WriteFileAtomically(root_ + "/outside", "weights");
+  CheckpointDraft draft(root_, "checkpoint-2");
+  fs::create_symlink(root_ + "/outside", draft.path() + "/link");
+  draft.Commit({.step = 2});
+  EXPECT_NO_THROW(OpenCheckpoint(Path(2)));
+}
+
 TEST_F(CheckpointFolderTest, NumbersAreWrittenInOneWay) {
   for (const char* name : {"state_0", "state_12", "state_3", "state_03", "state_", "state_4x",
                            "state_-5", "state_+6", "state_99999999999999999999", "other_7"})

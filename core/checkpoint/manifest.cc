@@ -74,6 +74,13 @@ CheckpointManifest FromJson(const json& value) {
   return manifest;
 }
 
+bool IsUtf8(const std::string& text) try {
+  static_cast<void>(json(text).dump());
+  return true;
+} catch (const json::type_error&) {
+  return false;
+}
+
 // A name in a manifest must not lead out of its folder.
 bool StaysInside(const std::string& name) {
   const fs::path path(name);
@@ -94,7 +101,15 @@ void WriteManifest(const std::string& dir, CheckpointManifest manifest) {
       SyncFolder(entry.path());
       continue;
     }
-    const std::string name = fs::relative(entry.path(), dir);
+    const std::string name = entry.path().lexically_relative(dir);
+    const auto refuse = [&](const std::string& what) {
+      throw FileError(absl::StatusCode::kInvalidArgument, entry.path(), what,
+                      "let the program write another name there");
+    };
+    // A hook of the program may have written them.
+    if (name == kManifestFile) refuse("this name is for the checkpoint's own list of files");
+    if (!IsUtf8(name)) refuse("the name of a file in a checkpoint must be UTF-8");
+    CheckRegularFile(entry.path());
     SyncFile(entry.path());
     manifest.files[name] = DigestOfFile(entry.path());
   }

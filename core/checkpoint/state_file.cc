@@ -1,6 +1,7 @@
 #include "lathe/core/checkpoint/state_file.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/str_split.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -105,6 +106,30 @@ void WriteDataset(const Hdf5Session& session, hid_t parent, const std::string& n
                 Hdf5().Tget_size(type));
   }
   if (!dataset.Release()) session.Fail();
+}
+
+// Throws unless a state's values are an object, and the names of its tensors come back from HDF5 as
+// they are. There, "/" parts the names of groups, "." is a group itself, and a zero ends a name.
+void CheckNames(const StateDict& state, const std::string& path) {
+  const auto refuse = [&](const std::string& what) {
+    throw FileError(absl::StatusCode::kInvalidArgument, path, what,
+                    "mend what StateDict() returns");
+  };
+  if (!state.values.is_object() && !state.values.is_null()) {
+    refuse(std::string("the values of a state must be a JSON object but are of type ") +
+           state.values.type_name());
+  }
+  for (const StateTensor& tensor : state.tensors) {
+    const std::vector<std::string> parts = absl::StrSplit(tensor.name, '/');
+    const auto is_bad = [](const std::string& part) { return part.empty() || part == "."; };
+    if (std::any_of(parts.begin(), parts.end(), is_bad) ||
+        tensor.name.find('\0') != std::string::npos) {
+      refuse("a tensor of the state has the name " +
+             nlohmann::json(tensor.name)
+                 .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) +
+             ", which a file can't keep");
+    }
+  }
 }
 
 // Returns the values as JSON.
@@ -252,7 +277,8 @@ herr_t AddDataset(hid_t, const char* name, const H5O_info_t* info, void* names) 
 }  // namespace
 
 void WriteStateFile(const std::string& path, const StateDict& state) {
-  const std::string values = TextOf(state.values, path);
+  CheckNames(state, path);
+  const std::string values = state.values.is_null() ? "{}" : TextOf(state.values, path);
   const nlohmann::json non_finite = NonFiniteNumbers(state.values);
   const Hdf5Session session(path, /*writes=*/true);
   Hdf5Handle file = session.CreateFile(path);

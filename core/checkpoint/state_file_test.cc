@@ -77,6 +77,33 @@ TEST(StateFileTest, KeepsNumbersThatAreNotFinite) {
   EXPECT_TRUE(std::isnan(read.Get<double>("progress", "x")));
 }
 
+TEST(StateFileTest, RefusesToWriteWhatWouldNotComeBack) {
+  const auto reason = [](const StateDict& state) -> std::string {
+    try {
+      WriteStateFile(Path("refused.h5"), state);
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "no error";
+  };
+  StateDict state;
+  state.values = nullptr;
+  EXPECT_EQ(reason(state), "no error");
+  EXPECT_EQ(ReadStateFile(Path("refused.h5")).values, nlohmann::json::object());
+  state.values = {1, 2};
+  EXPECT_EQ(
+      reason(state),
+      Path("refused.h5") + ": the values of a state must be a JSON object but are of type array");
+  for (const std::string& name : {std::string(""), std::string("a\0b", 3), std::string("a//b"),
+                                  std::string("/a"), std::string("a/"), std::string("./a")}) {
+    StateDict named;
+    named.Add(name, Tensor::FromVector<float>({1}));
+    EXPECT_TRUE(
+        reason(named).starts_with(Path("refused.h5") + ": a tensor of the state has the name "))
+        << name;
+  }
+}
+
 TEST(StateFileTest, NoticesChangedNumbers) {
   WriteStateFile(Path("changed.h5"), SomeState());
   std::string bytes = ReadFile(Path("changed.h5"));
