@@ -1,4 +1,6 @@
 // States of a whole loop on the disk.
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -89,6 +91,16 @@ std::optional<int64_t> NextNumber(const ProjectConfiguration& project, const std
   return states.empty() ? std::nullopt : std::optional(states.back().number + 1);
 }
 
+// Throws if there are automatic names from `iteration` on: they belong to an earlier program.
+void CheckAutomaticName(const std::string& parent, int64_t iteration) {
+  const std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
+  if (states.empty() || states.back().number < iteration) return;
+  throw InvalidArgument(
+      "[save_state] " + states.back().path + " is there already, from an earlier program",
+      "go on from it with LoadState(), or set iteration of AcceleratorOptions::project to " +
+          std::to_string(states.back().number + 1) + ", or choose another project_dir");
+}
+
 // Returns true if the folder holds a whole state.
 bool IsWhole(const std::string& path) try {
   OpenCheckpoint(path);
@@ -138,18 +150,27 @@ std::string Accelerator::SaveState(const std::string& dir) {
                                         : Split(dir);
   std::string path = parent;
   path += "/" + name;
+  TryTogether([&] {
+    if (state_->HasOpenWindow()) {
+      throw Error(absl::StatusCode::kFailedPrecondition,
+                  "[save_state] gradients of batches that no step has used yet can't be saved",
+                  "call SaveState where sync_gradients() is true, after the optimizer's Step");
+    }
+  });
   TryTogether([&, &folder = parent, &state_name = name] {
     if (!is_main_process()) return;
     std::error_code code;
     fs::create_directories(folder, code);
     if (code) throw FileError(folder, code.value());
     SweepDrafts(folder, automatic ? "" : state_name);
+    if (automatic && !state_->knows_states) CheckAutomaticName(folder, project.iteration);
     // LoadState may have passed over a damaged state. The new one takes its place.
     if (fs::exists(path) && !(automatic && !IsWhole(path)))
       throw InvalidArgument("[save_state] " + path + " is there already", "choose another name");
   });
   WriteState(parent, name);
   ++project.iteration;
+  state_->knows_states = state_->knows_states || automatic;
   if (!automatic || !project.total_limit || !is_main_process()) return path;
   std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
   // Links are left alone, and don't count, as with RotateCheckpoints.
@@ -241,6 +262,7 @@ std::string Accelerator::LoadState(const std::string& dir) {
     if (path.empty() && !none) throw NotFound(parent + ": holds no whole state");
   });
   path = GatherObject(path)[0];
+  state_->knows_states = state_->knows_states || dir.empty() || next;
   if (path.empty()) return path;
   TryTogether([&] { ReadState(path); });
   if (dir.empty()) {

@@ -70,6 +70,12 @@ struct Accelerator::State {
   bool renew_reducer = false;  // before the next backward pass
   std::vector<bool> trained;   // as Trained() was when the reducer was made
 
+  // True once SaveState or LoadState has seen which automatic names there are.
+  bool knows_states = false;
+
+  // Returns true if there are gradients that no exchange has completed.
+  bool HasOpenWindow() const { return micro_step != 0 || (weight != 0 && !exchanged); }
+
   void CloseWindow() {
     if (!std::exchange(exchanged, false)) return;
     losses.CloseStep();
