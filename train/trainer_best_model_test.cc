@@ -306,7 +306,8 @@ TEST(TrainerBestModelTest, ADamagedBestModelIsNotLoaded) {
   }
 }
 
-// A resumed training keeps and loads a best checkpoint of before, even if the folder has moved.
+// A resumed training keeps and loads a best checkpoint of before, even if the folder has moved and
+// another training has begun in its old place.
 TEST(TrainerBestModelTest, TheBestOfBeforeStaysAfterAMove) {
   const auto change = [](TrainingArguments& a) {
     KeepTheBest(a);
@@ -319,6 +320,15 @@ TEST(TrainerBestModelTest, TheBestOfBeforeStaysAfterAMove) {
   };
   const std::string step = TrainAndLook(Arguments("best", change), 1, best);
   fs::rename(Folder("best"), Folder("moved"));
+  TrainAndLook(Arguments("best",
+                         [](TrainingArguments& a) {
+                           KeepTheBest(a);
+                           a.seed = 7;
+                         }),
+               1, best);
+  ASSERT_TRUE(fs::exists(Folder("best") + "/checkpoint-" + step));
+  ASSERT_NE(ReadFile(Folder("best") + "/checkpoint-" + step + "/model.safetensors"),
+            ReadFile(Folder("moved") + "/checkpoint-" + step + "/model.safetensors"));
   TrainingArguments arguments = Arguments("moved", change);
   arguments.output_dir += "/";
   arguments.num_train_epochs = 3;

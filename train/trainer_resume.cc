@@ -28,6 +28,22 @@ StateDict WithValues(const json& values) {
   return state;
 }
 
+// Returns where the best checkpoint lies now. The folder may have been moved or copied as a whole,
+// and another training's checkpoint may lie in its old place. So the one beside the resumed
+// checkpoint counts, if it is of the same run or the old place is empty.
+std::string PlaceOfBest(const std::string& stored, const FoundCheckpoint& resumed) {
+  if (stored.empty()) return stored;
+  const fs::path near = fs::path(resumed.path).parent_path() / fs::path(stored).filename();
+  std::error_code code;
+  if (!fs::exists(near, code)) return stored;
+  if (!fs::exists(stored, code)) return near.string();
+  try {
+    return ReadManifest(near).run == resumed.manifest.run ? near.string() : stored;
+  } catch (const Error&) {
+    return stored;
+  }
+}
+
 }  // namespace
 
 void Trainer::ReadParameters(const std::string& dir) {
@@ -169,13 +185,7 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   loader_.LoadStateDict(place_);
   state_.LoadJson(saved, file);
   LoadCallbackStates(saved, file);
-  if (std::error_code code; !fs::exists(state_.best_model_checkpoint, code)) {
-    // The folder may have moved as a whole.
-    const fs::path best =
-        fs::path(checkpoint.path).parent_path() / fs::path(state_.best_model_checkpoint).filename();
-    if (!state_.best_model_checkpoint.empty() && fs::exists(best, code))
-      state_.best_model_checkpoint = best.string();
-  }
+  state_.best_model_checkpoint = PlaceOfBest(state_.best_model_checkpoint, checkpoint);
   loss_since_log_ = own.Get<double>(kOwner, "loss_since_log");
   loss_total_ = own.Get<double>(kOwner, "loss_total");
   logged_step_ = own.Get<int64_t>(kOwner, "logged_step");
