@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "lathe/apps/results/results_table.h"
+#include "lathe/core/checkpoint/manifest.h"
 #include "lathe/models/config/decision_rule_config.h"
 #include "lathe/train/decision.h"
 #include "lathe/train/support/decision_arguments.h"
@@ -25,6 +26,13 @@ void SetDecisionOfModel(const FinetuneArguments& options, SequenceClassifier& mo
         "--thresholds and --calibrate change the model's config.json, so --output_dir must be the "
         "model's folder unless --do_train is given",
         "pass the folder of --model_name_or_path as --output_dir");
+  }
+  if (std::filesystem::exists(options.output_dir + "/" + kManifestFile, code)) {
+    throw UsageError(options.output_dir +
+                         " is a checkpoint, and no training could go on from it with "
+                         "another config.json",
+                     "give --thresholds and --calibrate a copy without its " +
+                         std::string(kManifestFile) + ", or the folder of the trained model");
   }
   SetDecision(options, /*keep=*/true, model.config());
   if (out != nullptr && !FitsDecision(options)) model.SaveConfig(out->path());

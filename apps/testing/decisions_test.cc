@@ -200,6 +200,21 @@ TEST_F(DecisionsTest, ATemperatureAtItsBoundIsNamed) {
               "data are no better than chance");
 }
 
+// Its manifest would no longer fit, and no training could go on from it.
+TEST_F(DecisionsTest, ACheckpointIsNotFitted) {
+  ASSERT_EQ(Train({"--max_steps", "2", "--save_steps", "2"}).exit_code, 0);
+  const std::string checkpoint = Path("out/checkpoint-2");
+  const std::string before = Read("out/checkpoint-2/config.json");
+  ExpectError(RunProgram("finetune", {"--model_name_or_path", checkpoint, "--do_eval",
+                                      "--validation_file", Path("dev.csv"), "--calibrate",
+                                      "temperature", "--output_dir", checkpoint}),
+              checkpoint +
+                  " is a checkpoint, and no training could go on from it with another "
+                  "config.json",
+              2);
+  EXPECT_EQ(Read("out/checkpoint-2/config.json"), before);
+}
+
 TEST_F(DecisionsTest, SeveralProcessesFitAsOne) {
   WriteSeveralLabels();
   // The batch of all processes has 8 texts.
