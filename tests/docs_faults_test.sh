@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests docs_test.sh: plants one fault after the other in copies of the pages and the example, each of which it must find.
+# Tests docs_test.sh and tools/check_links.sh: plants one fault after the other in copies of the pages and the example, or in
+# a small site. The scripts must find each of them.
 set -euo pipefail
 
 script=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/docs_test.sh")
@@ -77,6 +78,35 @@ fault docs/zh.md 's,examples/training_loop\.cc -->,examples/loop.cc -->,' "docs/
 fault README.md '/^<!-- C\+\+ of/d' "README.md shows no training loop in C++"
 fault docs/ja.md '/^```cpp/,/^```$/d' "docs/ja.md shows no training loop in C++"
 fault docs/hi.md 's,optimizer\.Step\(\);,optimizer.Step(1);,' "docs/hi.md: its code differs from README.md's"
+
+# site LINE EXPECTED: a site of two pages, one of them with this line; check_links.sh says EXPECTED and finds a fault, or no fault
+# if it says how many links there are.
+site() {
+  local output status=0
+  rm -rf "${tree:?}"/*
+  mkdir "$tree/api"
+  printf '%s\n' '<html><!-- <a href="none.html"> --><!--' '<a href="none.js">' '--><a href="api/a.html#one">a</a>' "$1" >"$tree/index.html"
+  printf '%s\n' '<a id="one" href="../index.html">' '<a class="two" name="two" href="https://a.org/none.html">' >"$tree/api/a.html"
+  output=$("$root/tools/check_links.sh" "$tree" 2>&1) || status=$?
+  if [[ $2 == links:* ]]; then
+    [ "$status" -eq 0 ] && [ "$output" = "$2" ] && return
+  else
+    [ "$status" -eq 1 ] && [ "$output" = "index.html: a link to $2" ] && return
+  fi
+  echo "FAILED: a site with $1: exit code $status, \"$2\" was expected:"
+  echo "$output"
+  failed=1
+}
+
+site '<a href="/api/a.html?q=1&amp;p=2#two">' "links: 3 lead to what is there"
+site '<a href="api/../api/./a.html"><img src="#">' "links: 4 lead to what is there"
+site '<a href="api/b.html">' "api/b.html, which is not there"
+site '<p><a class="a" href="api/a.html#three">' "api/a.html#three, which has no such anchor"
+site '<a href="#one">' "#one, which has no such anchor"
+site '<!-- one --><script src="js/a.js"></script><!-- two -->' "js/a.js, which is not there"
+site '<a href="api/">' "api/, which is not there"
+site '<a href="../index.html">' "../index.html, which is not there"
+site '<a href="file:line:">' "file:line:, which is not there"
 
 [ "$failed" -eq 0 ] && echo "every planted fault was found"
 exit "$failed"

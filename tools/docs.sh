@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the pages and the API reference as a site: open site/html/index.html. Doxygen and mkdocs are installed
-# from Debian's archive if they are missing. Every warning of either is an error.
+# from Debian's archive if they are missing. Every warning of either is an error, and so is a link that leads nowhere.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,6 +23,17 @@ headers=$(find lathe.h core nn optim data models distributed train apps -name '*
   echo "OUTPUT_DIRECTORY = site/pages"
 } | doxygen -
 
+# If all nested classes are private, Doxygen leaves their list out, but not the link to it.
+nested='<a href="#nested-classes">Classes</a> &#124;'
+{ grep -rlF "$nested" site/pages/api || true; } | { xargs -r grep -LF 'name="nested-classes"' || true; } | xargs -r sed -i "s,$nested,,"
+
+# The theme's pages name two scripts that Debian's mkdocs lacks. jQuery is in a package that mkdocs depends on. The other
+# script lets the theme draw tables with lines, and lets wide ones scroll.
+mkdir -p site/pages/js
+cp /usr/share/javascript/jquery/jquery.min.js site/pages/js/jquery-3.6.0.min.js
+echo 'for (const table of document.querySelectorAll(".rst-content table")) table.classList.add("docutils");' \
+  >site/pages/js/theme_extra.js
+
 # On the site README.md is the first page, and no source is there: links to sources become plain text.
 sed -E -i \
   -e 's,\]\(docs/,](,g; s,\]\(README\.md,](index.md,g; s,\]\(CONTRIBUTING\.md,](contributing.md,g' \
@@ -44,4 +55,5 @@ if ! mkdocs build --strict >"$log" 2>&1; then
   cat "$log" >&2
   exit 1
 fi
+tools/check_links.sh site/html
 echo "docs: open site/html/index.html"
