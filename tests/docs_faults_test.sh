@@ -56,6 +56,9 @@ fault README.md 's,--num_train_epochs,--train_epochs,' "no program in apps/ has 
 fault README.md 's,^(.*finetune .*)--save_strategy,\1--save_strategies,' "no program in apps/ has the flag --save_strategies"
 fault docs/training.md 's,^(\| `--)logging_steps,\1loging_steps,' "no program in apps/ has the flag --loging_steps"
 fault docs/environment.md 's,LATHE_JOB_ID,LATHE_JOB_IDS,' "docs/environment.md: nothing reads LATHE_JOB_IDS"
+fault docs/environment.md 's,`COLUMNS`,columns,' "docs/environment.md does not name COLUMNS, which is read"
+fault docs/environment.md 's,`LC_ALL`,`LC_ALLE`,' "docs/environment.md does not name LC_ALL, which is read"
+fault docs/environment.md 's,`LATHE_CUDA_ARCHS`,archs,' "docs/environment.md does not name LATHE_CUDA_ARCHS, which is read"
 fault docs/architecture.md 's,^(\| op \|.*),\1\n\1,' "the glossary has 31 terms, more than 30"
 
 fault README.md 's,$, and so on and so forth,' "bytes, more than 7000"

@@ -4,6 +4,7 @@
 #   - every relative link leads to a file and, if it names one, to a heading there;
 #   - every program, script and Bazel label in a code block exists, and so does every path that a page names;
 #   - every flag that a page gives to a script or a program is one that it takes;
+#   - every environment variable that a page names is read, and docs/environment.md names every one that is read;
 #   - C++ behind "<!-- C++ of FILE -->" is that of FILE, and README and its translations have such a loop;
 #   - the C++ beside Python in examples/README.md is that of examples/table_mlp.cc;
 #   - a translation has the same code blocks, but for their comments, as the README sections that it translates.
@@ -262,6 +263,21 @@ for page in "${pages[@]}"; do
     [ -n "${variables[$variable]:-}" ] || wrong "$page: nothing reads $variable"
   done < <(grep -ohE '\bLATHE_[A-Z0-9_]*[A-Z0-9]\b' "$page" | LC_ALL=C sort -u)
 done
+
+# The names of variables are literals. In sources of the rooms that read variables, those with an underscore count, however they
+# are passed on to getenv.
+named=$(grep -oE '`[A-Z][A-Z0-9_]+`' docs/environment.md | tr -d '`' | LC_ALL=C sort -u)
+while IFS= read -r variable; do
+  grep -qxF -- "$variable" <<<"$named" || wrong "docs/environment.md does not name $variable, which is read"
+done < <({
+  grep -rlE --include='*.cc' --include='*.h' --include='*.cu' 'getenv\(|\bOwnVariable\b|\bGetVariable\b' \
+    ./core ./nn ./optim ./data ./models ./distributed ./train ./apps | { grep -vE '_test\.cc$|/testing/|_testing\.' || true; } |
+    xargs -r grep -ohE '"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+"'
+  grep -rhoE --include='*.cc' --include='*.h' --include='*.cu' 'getenv\("[^"]+"' \
+    ./core ./nn ./optim ./data ./models ./distributed ./train ./apps ./tests
+  grep -rhoE --include='*.bzl' 'environ\.get\("[^"]+"' ./tools
+  grep -rhoE --include='*.sh' '\$\{[A-Z][A-Z0-9_]*:?[-?=]' ./tools
+} | grep -oE '[A-Z][A-Z0-9_]+' | LC_ALL=C sort -u)
 
 # A glossary of more terms would not be read.
 terms=$(awk '/^## Glossary/ { found = 1 } found && /^\| / && !/^\| term / { count++ } END { print count + 0 }' docs/architecture.md)
