@@ -60,6 +60,9 @@ fault docs/environment.md 's,`COLUMNS`,columns,' "docs/environment.md does not n
 fault docs/environment.md 's,`LC_ALL`,`LC_ALLE`,' "docs/environment.md does not name LC_ALL, which is read"
 fault docs/environment.md 's,`LATHE_CUDA_ARCHS`,archs,' "docs/environment.md does not name LATHE_CUDA_ARCHS, which is read"
 fault docs/architecture.md 's,^(\| op \|.*),\1\n\1,' "the glossary has 31 terms, more than 30"
+fault docs/architecture.svg 's, loading/,,' "docs/architecture.svg names other folders than data/ has"
+fault docs/architecture.svg 's, loading/, loading/ loaders/,' "docs/architecture.svg names other folders than data/ has"
+fault docs/architecture.md 's,`loading/`,`loaders/`,' "docs/architecture.md names other folders than data/ has"
 
 fault README.md 's,$, and so on and so forth,' "bytes, more than 7000"
 

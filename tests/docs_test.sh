@@ -5,6 +5,7 @@
 #   - every program, script and Bazel label in a code block exists, and so does every path that a page names;
 #   - every flag that a page gives to a script or a program is one that it takes;
 #   - every environment variable that a page names is read, and docs/environment.md names every one that is read;
+#   - docs/architecture.md and its drawing name the folders of each room, and no others;
 #   - C++ behind "<!-- C++ of FILE -->" is that of FILE, and README and its translations have such a loop;
 #   - the C++ beside Python in examples/README.md is that of examples/table_mlp.cc;
 #   - a translation has the same code blocks, but for their comments, as the README sections that it translates.
@@ -283,6 +284,39 @@ done < <({
 terms=$(awk '/^## Glossary/ { found = 1 } found && /^\| / && !/^\| term / { count++ } END { print count + 0 }' docs/architecture.md)
 [ "$terms" -le 30 ] || wrong "docs/architecture.md: the glossary has $terms terms, more than 30"
 [ "$terms" -gt 0 ] || wrong "docs/architecture.md has no glossary"
+
+# --- the rooms ---
+
+# folders ROOM: the folders in the room, without those of tests and of families of models.
+folders() {
+  local folder name families
+  families=$(sed -n '/^FAMILIES = \[/,/^\]/p' "./$1/BUILD.bazel")
+  for folder in "./$1"/*/; do
+    name=$(basename "$folder")
+    case $name in testing | testdata) continue ;; esac
+    [[ $families == *"\"//$1/$name\","* ]] || echo "$name"
+  done | LC_ALL=C sort
+}
+
+# named_folders: the folders "NAME/" in the text that it reads.
+named_folders() {
+  { grep -oE '(^|[ `])[a-z_0-9]+/' || true; } | tr -d ' `/' | LC_ALL=C sort -u
+}
+
+drawing=docs/architecture.svg
+for room in core nn optim data models distributed train apps; do
+  there=$(folders "$room")
+  drawn=$(awk -v room=">$room<" '/class="name"/ { inside = index($0, room) } inside && /class="what"/' "$drawing" | sed 's/<[^>]*>/ /g' | named_folders)
+  if ! difference=$(diff <(echo "$there") <(echo "$drawn")); then
+    wrong "$drawing names other folders than $room/ has (<: the room, >: the drawing)"
+    echo "$difference"
+  fi
+  told=$(grep -F "| \`$room/\` |" docs/architecture.md | cut -d'|' -f3 | named_folders)
+  if ! difference=$(diff <(echo "$there") <(echo "$told")); then
+    wrong "docs/architecture.md names other folders than $room/ has (<: the room, >: the page)"
+    echo "$difference"
+  fi
+done
 
 # --- the training loop ---
 
