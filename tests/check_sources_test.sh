@@ -102,6 +102,24 @@ header core/rank.h '' "// $ten" "// $ten" "// $ten." "// $ten" '//' "// $ten" "/
   '// y = a b c' "// $ten" "// table  $ten" "// $ten" 'int rank;' "// $ten"
 check "sentences of at most 30 words" ""
 
+
+for last in 'eleven.' '**eleven.** One.' '`and code`' '[and](https://a.org)'; do
+  fresh
+  printf '%s\n' '# A page' '' "$ten" "$ten" "$ten $last" >"$tree/page.md"
+  check "a page with a long sentence that ends in \"$last\"" 'page.md:3: a sentence of 31 words'
+done
+for line in "- $ten $ten $ten one" "| a | $ten $ten $ten one | b |" "# $ten $ten $ten one"; do
+  fresh
+  printf '%s\n' '' '<!-- a -->' '    code' '' "$line" >"$tree/page.md"
+  check "a page with the line $line" 'page.md:5: a sentence of 31 words'
+done
+fresh
+mkdir "$tree/docs"
+printf '%s\n' "$ten $ten $ten one" >"$tree/docs/zh.md"
+printf '%s\n' "$ten" "$ten" '' "$ten" "$ten" "- $ten" "$ten" "1. $ten" "$ten \`$ten" "$ten\`." '' "    $ten" "      $ten" "    $ten" "$ten" "| $ten | $ten | $ten | $ten |" \
+  '```' "$ten $ten $ten one" '```' "$ten" '<!-- of' "$ten $ten $ten one -->" "$ten $ten" "## $ten" "$ten $ten" >"$tree/page.md"
+check "a page of sentences of at most 30 words" ""
+
 # A folder of programs that has all but tsort and clang-format.
 fresh
 mkdir "$tree/bin"

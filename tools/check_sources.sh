@@ -5,7 +5,7 @@
 #     circle (tests, and what only they use, are left out);
 #   - no folder holds more than 25 sources, tests not counted;
 #   - no sentence of a comment or a page begins with a bare "Of";
-#   - no sentence of a comment in C++ has more than 30 words (aim at 25).
+#   - no sentence of a comment in C++, or of a page in English, has more than 30 words (aim at 25).
 # Prints what is wrong, one line each, and exits with 1 if anything is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -86,19 +86,47 @@ done < <({
   git ls-files -z '*.md' | xargs -0r grep -HnE '(^[-*|>[:space:]]*|[.:] )Of [a-z0-9`]'
 } || true)
 
-# Lines of code, formulas and tables in a comment are indented, or have " = " or two spaces, and end a sentence.
-while read -r place count; do
-  wrong "$place: a sentence of $count words in a comment; split it (at most 30, better 25)"
-done < <(printf '%s\0' "${sources[@]}" | xargs -0r awk '
+# flush(): prints the place and the number of words of each long sentence of the variable text, and empties it.
+flush='
   function flush(  n, i, part, words) {
     gsub(/(e\.g|i\.e|et al|vs)\. /, "", text)
     n = split(text, part, /[.!?][^[:alnum:] ]* +/)
     for (i = 1; i <= n; i++) { words = gsub(/[^ ]*[[:alnum:]][^ ]*/, "", part[i]); if (words > 30) print place, words }
     text = ""
-  }
+  }'
+
+# Lines of code, formulas and tables in a comment are indented, or have " = " or two spaces, and end a sentence.
+while read -r place count; do
+  wrong "$place: a sentence of $count words in a comment; split it (at most 30, better 25)"
+done < <(printf '%s\0' "${sources[@]}" | xargs -0r awk "$flush"'
   FNR == 1 || !/^ *\/\/ [^ ]/ || /\/\/ [-*] / || /[^ ]  +[^ ]| = / { flush() }
   /^ *\/\/ [^ ]/ && !/[^ ]  +[^ ]| = / { if (text == "") place = FILENAME ":" FNR; sub(/^ *\/\/ /, ""); text = text $0 " " }
   END { flush() }')
+
+# Paragraphs, items of lists, headings and cells of tables end a sentence. A piece of code in a sentence is one word. Blocks of
+# code and HTML comments are left out. The translations are not counted: awk may not know their letters.
+while read -r place count; do
+  wrong "$place: a sentence of $count words; split it (at most 30, better 25)"
+done < <(git ls-files -z '*.md' ':!docs/[a-z][a-z].md' | xargs -0r awk "$flush"'
+  function end() {
+    gsub(/`[^`]*`/, "code", text)
+    gsub(/\]\([^)]*\)/, "]", text)
+    flush()
+  }
+  FNR == 1 { end(); fenced = hidden = code = 0; blank = 1 }
+  /^ *```/ { end(); fenced = !fenced; next }
+  /^<!--/ { hidden = 1 }
+  fenced || hidden { end(); if (/-->/) hidden = 0; next }
+  { code = /^    / && (code || blank && /^    [^ *-]/) || code && /^ *$/; blank = /^ *$/ }
+  code || blank || /^ *([-*]|[0-9]+\.) / || /^#/ || /^ *\|/ { end() }
+  code || blank { next }
+  {
+    sub(/^ *([-*]|[0-9]+\.) /, "")
+    if (text == "") place = FILENAME ":" FNR
+    if (/^ *\|/) gsub(/ *\| */, ". ")
+    text = text $0 " "
+  }
+  END { end() }')
 
 [ "$failed" -eq 0 ] && echo "$done"
 exit "$failed"
