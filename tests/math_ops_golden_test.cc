@@ -64,7 +64,7 @@ Tensors Both(const ValuesAndIndices& result) { return {result.values, result.ind
 
 using Op = std::function<Tensors(const Tensors&, const Json&)>;
 
-// The ops by the names of the script.
+// The ops by the names of the script. It is long because it is a table: one row for each op.
 const std::map<std::string, Op>& Ops() {
   static const std::map<std::string, Op> ops = {
       {"matmul",

@@ -55,6 +55,7 @@ std::function<void()> WithBackward(const Tensor& x, std::function<Tensor(const T
   };
 }
 
+// It is long because it is a table: one row for each op and shape.
 std::vector<OpCase> Cases() {
   const int64_t rows = 832, columns = 3072, n = rows * columns;
   const Tensor x = Filled<float>({rows, columns}), y = Filled<float>({rows, columns});

@@ -49,43 +49,50 @@ LaunchConfig MultiGpu(int64_t num_processes, const std::string& gpu_ids = "all")
   return config;
 }
 
-// These variables are those of the second pod of a PyTorchJob with nprocPerNode "2".
+// Returns what the arguments say together with these variables.
+LaunchOptions MadeWith(const std::map<std::string, std::string>& variables,
+                       const std::vector<std::string>& args) {
+  LaunchFlags flags = Parsed(args);
+  TakeMachineVariables(flags, [&](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  });
+  return Made(flags, std::nullopt, 0);
+}
+
+// The variables of the second pod of a PyTorchJob with nprocPerNode "2".
+const std::map<std::string, std::string> kSecondPod = {{"PET_NNODES", "3"},
+                                                       {"PET_NODE_RANK", "1"},
+                                                       {"PET_NPROC_PER_NODE", "2"},
+                                                       {"PET_MASTER_ADDR", "tune-master-0"},
+                                                       {"PET_MASTER_PORT", "23456"}};
+
 TEST(LaunchFlags, MachinesOfAPyTorchJob) {
-  std::map<std::string, std::string> variables = {{"PET_NNODES", "3"},
-                                                  {"PET_NODE_RANK", "1"},
-                                                  {"PET_NPROC_PER_NODE", "2"},
-                                                  {"PET_MASTER_ADDR", "tune-master-0"},
-                                                  {"PET_MASTER_PORT", "23456"}};
-  const auto made = [&](const std::vector<std::string>& args) {
-    LaunchFlags flags = Parsed(args);
-    TakeMachineVariables(flags, [&](const char* name) -> std::optional<std::string> {
-      const auto found = variables.find(name);
-      return found == variables.end() ? std::nullopt : std::optional(found->second);
-    });
-    return Made(flags, std::nullopt, 0);
-  };
-  LaunchOptions options = made({});
+  std::map<std::string, std::string> variables = kSecondPod;
+  LaunchOptions options = MadeWith(variables, {});
   EXPECT_EQ(options.num_machines, 3);
   EXPECT_EQ(options.machine_rank, 1);
   EXPECT_EQ(options.num_processes, 6);
   EXPECT_EQ(options.main_process_ip, "tune-master-0");
   EXPECT_EQ(options.main_process_port, 23456);
-  options = made({"--num_processes", "12", "--main_process_port", "7"});
+  options = MadeWith(variables, {"--num_processes", "12", "--main_process_port", "7"});
   EXPECT_EQ(options.num_machines, 3);
   EXPECT_EQ(options.num_processes, 12);
   EXPECT_EQ(options.main_process_port, 7);
-  options = made({"--num_machines", "1", "--num_processes", "2"});
+  options = MadeWith(variables, {"--num_machines", "1", "--num_processes", "2"});
   EXPECT_EQ(options.num_machines, 1);
   EXPECT_EQ(options.machine_rank, 0);
   variables["PET_NPROC_PER_NODE"] = "auto";
   variables.erase("PET_MASTER_ADDR");
   variables["MASTER_ADDR"] = "10.0.0.1";
-  options = made({});
+  options = MadeWith(variables, {});
   EXPECT_EQ(options.num_processes, 3);
   EXPECT_EQ(options.main_process_ip, "10.0.0.1");
+}
 
+TEST(LaunchFlags, RefusedVariablesOfAPyTorchJob) {
   const auto refusal = [&](const char* name, const char* value) {
-    const auto before = variables;
+    std::map<std::string, std::string> variables = kSecondPod;
     if (value == nullptr) {
       variables.erase(name);
     } else {
@@ -93,12 +100,11 @@ TEST(LaunchFlags, MachinesOfAPyTorchJob) {
     }
     std::string message = "(none)";
     try {
-      made({});
+      MadeWith(variables, {});
     } catch (const Error& e) {
       EXPECT_NE(e.hint(), "");
       message = e.message();
     }
-    variables = before;
     return message;
   };
   EXPECT_EQ(refusal("PET_NNODES", "1:4"),
@@ -108,7 +114,7 @@ TEST(LaunchFlags, MachinesOfAPyTorchJob) {
   EXPECT_EQ(refusal("PET_NODE_RANK", nullptr), "PET_NNODES is 3 but PET_NODE_RANK is not set");
   EXPECT_EQ(refusal("PET_NPROC_PER_NODE", "two"),
             "PET_NPROC_PER_NODE must be a whole number from 1 to 349525 but is \"two\"");
-  EXPECT_EQ(refusal("MASTER_ADDR", nullptr),
+  EXPECT_EQ(refusal("PET_MASTER_ADDR", nullptr),
             "--main_process_ip is missing, but a job on 3 machines needs it");
 }
 

@@ -85,6 +85,7 @@ void Forward(T* out, M* lse, const T* q, const T* k, const T* v, const Attention
 
 // With m the dropout mask times its scale, P' = m P and D_i = sum_j dO_ij O_ij:
 //   dV = P'^T dO;  dS = P (m (dO V^T) - D) / sqrt(d);  dQ = dS K;  dK = dS^T Q.
+// It is long because all its steps share the working memory of a thread.
 template <typename T, typename M>
 void Backward(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
               const T* k, const T* v, const AttentionArgs& args) {

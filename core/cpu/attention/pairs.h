@@ -64,7 +64,8 @@ float DotOf(const BFloat16* a, const BFloat16* b, int64_t n) {
   return sum;
 }
 
-// Computes Backward (attention.cc) with products of pairs of bfloat16.
+// Computes Backward (attention.cc) with products of pairs of bfloat16. It is long because all its
+// steps share the working memory of a thread.
 void BackwardOfPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* dout,
                      const BFloat16* out, const float* lse, const BFloat16* q, const BFloat16* k,
                      const BFloat16* v, const AttentionArgs& args) {

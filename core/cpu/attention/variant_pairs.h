@@ -76,7 +76,8 @@ void ForwardOfVariantPairs(BFloat16* out, float* lse, const BFloat16* q, const B
   }
 }
 
-// One thread computes a head of all sequences of a group, as in BackwardOfVariant.
+// One thread computes a head of all sequences of a group, as in BackwardOfVariant. It is long
+// because all its steps share the working memory of a thread.
 void BackwardOfVariantPairs(BFloat16* dq, BFloat16* dk, BFloat16* dv, const BFloat16* dout,
                             const BFloat16* out, const float* lse, const BFloat16* q,
                             const BFloat16* k, const BFloat16* v, const AttentionArgs& args) {

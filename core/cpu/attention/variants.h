@@ -182,7 +182,8 @@ void AddVariantGradients(const Terms<T, M>& terms, const AttentionArgs& args,
 }
 
 // One thread computes a head of all sequences of a group, so that it alone adds to the group's
-// partial sums, in a fixed order.
+// partial sums, in a fixed order. It is long because all its steps share the working memory of a
+// thread.
 template <typename T, typename M>
 void BackwardOfVariant(T* dq, T* dk, T* dv, const T* dout, const T* out, const M* lse, const T* q,
                        const T* k, const T* v, const AttentionArgs& args) {

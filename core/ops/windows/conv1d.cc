@@ -214,6 +214,7 @@ void SumParts(const GradTarget& target, const From* parts, int64_t count) {
 }
 
 // dW = sum dy U^T,  db = sum dy,  dx = fold(W^T dy), with U the unfolded windows
+// It is long because the three gradients share what a thread has read of dy and x.
 template <typename T>
 void Backward(BackwardContext& context, const Tensor& x_tensor, const Tensor& weight_tensor,
               const Tensor& bias, const Plan& plan) {
