@@ -20,7 +20,8 @@ struct RankCosts {
 // Measures a rank's steps. Its own work is all that it does in a step but wait for collectives.
 class RankClock {
  public:
-  // Begins with the first step, and does nothing later. `times`: those of the collectives' group.
+  // Starts the clock at the first step; later calls do nothing. `times`: those of the collectives'
+  // group.
   void Begin(CollectiveTimes& times);
   // Returns the seconds of this rank's own work since the last step. 0 before Begin.
   double OwnSeconds() const;

@@ -46,8 +46,8 @@ struct StackBytes {
   int64_t embeddings = 0;          // kept by the embeddings, with what enters the first layer
   int64_t embeddings_forward = 0;  // the most that they hold without a backward pass
   int64_t kept = 0;                // by a layer, for all tokens, with its output
-  // The most that a layer's backward pass holds beside `kept`, and what is freed by then of `kept`
-  // and of what the last layer keeps.
+  // The most that a layer's backward pass holds beside `kept`. When it does, `freed` bytes of
+  // `kept`, and of what the last layer keeps, are free again.
   int64_t gradients = 0, freed = 0;
   // The least that it holds beside `kept` if the layer was computed again, with its output twice.
   int64_t gradients_of_output = 0;

@@ -159,7 +159,7 @@ std::string FitColumns(std::string_view text, size_t width) {
   for (size_t pos = 0; pos < valid.size();) {
     char32_t c = DecodeUtf8(valid, &pos);
     if (c < 0x20 || c == 0x7F) c = ' ';
-    if (columns + ColumnsOf(c) > width) {  // makes room for the sign of the cut
+    if (columns + ColumnsOf(c) > width) {  // leaves a column for the …
       fitted.resize(bytes_before_cut);
       columns = columns_before_cut + 1;
       fitted += "…";

@@ -1,5 +1,5 @@
-// Tests that nothing but what can't be written is lost to a disk that fails or stays full, and to
-// signals that come while a checkpoint is being written.
+// Tests that a failing or full disk, or a signal during a save, costs only what could not be
+// written.
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>

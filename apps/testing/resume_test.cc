@@ -219,7 +219,7 @@ TEST_F(ResumeTest, ARestartUnderTorchrunsDefaultNameTakesNoOtherJobsCheckpoint) 
   EXPECT_FALSE(Contains(anew.out, "goes on")) << anew.out;
 }
 
-// What is refused before the first step is refused once.
+// If the ranks refuse to begin, the launcher doesn't start them again.
 TEST_F(ResumeTest, TheLauncherStartsNoRefusedJobAgain) {
   const Args saves = {"--save_strategy", "steps", "--save_steps", "5"};
   ASSERT_EQ(Launch(2, Command("ex", saves)).exit_code, 0);

@@ -66,7 +66,7 @@ struct CheckpointSearch {
 };
 // The newest is the one of the last training, and there the one with the most steps. A link to a
 // checkpoint elsewhere counts as one. A folder that doesn't exist holds none.
-// Those that `wanted` returns false for are passed over, and not among left_out.
+// Skips checkpoints for which `wanted` returns false; left_out doesn't list them.
 CheckpointSearch FindNewestCheckpoint(
     const std::string& parent,
     const std::function<bool(const CheckpointManifest&)>& wanted = nullptr);

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kMostAttempts = 6;      // without a new byte
-constexpr int kMostShortAnswers = 3;  // that are complete but too short
+constexpr int kMostShortAnswers = 3;  // answers without an error that end before the file does
 
 // Returns the file's size, or -1 if there is none.
 int64_t SizeOf(const std::string& path) {

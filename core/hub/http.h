@@ -37,7 +37,7 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 0;                              // 0: no answer
   std::map<std::string, std::string> headers;  // of the last answer; names are lower-case
-  std::string body;                            // of an answer that no sink took
+  std::string body;                            // unless a sink took it
   HttpFailure failure = HttpFailure::kNone;
   std::string failure_text;  // libcurl's words for it
 

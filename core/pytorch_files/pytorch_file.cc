@@ -105,7 +105,7 @@ StoredArrays ReadZip(const std::shared_ptr<const MappedFile>& memory, const std:
   const std::map<std::string, ZipMember> members = ReadZipArchive(memory->bytes(), file);
   const std::string folder = FolderOf(members, file), data = folder + "/data/";
   const ZipMember& pickle = members.at(folder + "/data.pkl");
-  const bool has_sums = pickle.crc32 != 0;  // files without have 0 everywhere
+  const bool has_sums = pickle.crc32 != 0;  // a file without sums has 0 in place of each
   // A training checkpoint has storages of the optimizer, too. They are not even read.
   Members others, used;
   for (const auto& [name, member] : members) {
@@ -140,7 +140,7 @@ StoredArrays ReadZip(const std::shared_ptr<const MappedFile>& memory, const std:
 
 // --- the form before PyTorch 1.6. It has four pickles: a number, a version, what the machine is
 // like, and the state dict. Then come the list of storages and, for each, its number of elements
-// and these.
+// and the elements.
 
 bool IsOldForm(std::string_view bytes) {
   constexpr size_t kProtocolSize = 2, kFrameSize = 9;

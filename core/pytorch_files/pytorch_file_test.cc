@@ -196,7 +196,7 @@ TEST_F(PyTorchFileTest, RefusesFunctionsByName) {
             "needs \"os.remove\"");
 }
 
-// The values have the operations that Python's pickle.dumps writes for such kinds.
+// Python's pickle.dumps writes the values with these operations.
 TEST_F(PyTorchFileTest, RefusesOtherKindsOfValuesByName) {
   const auto pickle_with = [](const std::string& value) {
     return Pickle(Dict({{"weight", kWeight}, {"other", value}}));

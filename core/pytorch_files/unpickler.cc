@@ -56,7 +56,7 @@ enum Op : unsigned char {
   kFrame = 0x95,
 };
 
-// Python's other operations, and what a pickle that has them holds.
+// Operations that are refused, and what a pickle holds that uses them.
 struct OtherOps {
   std::string_view ops;
   const char* holds;

@@ -51,7 +51,7 @@ struct PickledValue {
   };
   Kind kind = Kind::kNone;
   int depth = 1;          // of containers in each other
-  int64_t integer = 0;    // also of kBool; for kFunction the function's number
+  int64_t integer = 0;    // of kInteger and kBool; for kFunction the function's number
   std::string_view text;  // of a string, or of an integer that int64_t can't hold
   std::vector<const PickledValue*> items = {};
   PickledTensor tensor = {};  // of kTensor; kStorage uses its `storage`

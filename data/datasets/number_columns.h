@@ -32,8 +32,8 @@ Tensor NumberColumns(const TextTable& table, const std::vector<std::string>& col
 // Returns one column: [rows].
 Tensor NumberColumn(const TextTable& table, const std::string& column, DType dtype = DType::kF32);
 
-// The same of a file that is read piece by piece, so that its text never lies in memory as a whole.
-// Throws as ReadTextTable does, too.
+// These two return the same for a file, which they read piece by piece: its text never lies in
+// memory as a whole. They also throw what ReadTextTable throws.
 Tensor ReadNumberColumns(const std::string& path, const std::vector<std::string>& columns,
                          DType dtype = DType::kF32);
 Tensor ReadNumberColumn(const std::string& path, const std::string& column,

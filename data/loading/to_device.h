@@ -38,8 +38,8 @@ concept HasTo = requires(const T& value, Device device) {
   { value.To(device) } -> std::same_as<T>;
 };
 
-// Says how a T moves: `kCan` whether it does, and To. This one is for types with a function To, and
-// for those that have no tensors.
+// Moves values of type T: `kCan` says whether it can, and To does it. This template is for types
+// with a function To, and for those without tensors.
 template <typename T>
 struct Mover {
   static constexpr bool kCan =

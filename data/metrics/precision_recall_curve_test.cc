@@ -78,7 +78,7 @@ TEST(PrecisionRecallCurveTest, ALongCurveKeepsItsEndsAndItsShape) {
     EXPECT_EQ(thin.recall.front(), 1);
     EXPECT_EQ(thin.precision.back(), 1);
     EXPECT_EQ(thin.recall.back(), 0);
-    // Each point is one of the full curve, and no long way lies between two.
+    // Each point is one of the full curve, and neighbours are near each other there.
     Doubles places = {0};
     for (size_t i = 1; i < full.recall.size(); ++i) {
       places.push_back(places.back() + std::abs(full.recall[i] - full.recall[i - 1]) +

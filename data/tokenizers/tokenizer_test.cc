@@ -127,8 +127,9 @@ TEST(TokenizerTest, UnigramFusesUnknowns) {
   EXPECT_EQ(encode("▁zz"), (std::vector<int32_t>{4, 3}));
 }
 
-// x, a, aa and x, aa, a have the same score. As `tokenizers` reads the scores, the sums differ in
-// their last bit. The ids are those of `tokenizers`, of its file and of its Unigram model.
+// The pieces x, a, aa have the same score as x, aa, a. `tokenizers` rounds the scores of a file
+// otherwise, so there the two sums differ in their last bit. The expected ids come from
+// `tokenizers`: from its reading of the file, and from its Unigram model made of the same scores.
 TEST(TokenizerTest, ScoresAreReadAsTransformersReadsThem) {
   const std::string json = R"({"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0],
       ["[CLS]", 0.0], ["[SEP]", 0.0], ["x", -10.259105682373047], ["a", -9.120443344116211],

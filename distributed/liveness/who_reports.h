@@ -33,10 +33,10 @@ bool ShouldReportLostRanks(const LostRanks& lost, const ProcessEnvironment& envi
 // for a while.
 bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment);
 
-// For an error before the ranks have found each other, which most ranks have alike. Returns true if
+// Handles an error that most ranks have alike, before they have found each other. Returns true if
 // this machine's local main process has failed with its own error, so it is reported already.
-// Waits up to one and a half seconds for the launcher to record it. False in the local main process
-// itself. Elsewhere returns `without_record` if no launcher keeps a record.
+// Waits up to one and a half seconds for the launcher to record it. Returns false in the local main
+// process itself. Elsewhere returns `without_record` if no launcher keeps a record.
 bool IsReportedByLocalMain(const ProcessEnvironment& environment, bool without_record);
 
 }  // namespace lathe

@@ -176,8 +176,8 @@ int TasksOnNode(std::string_view list, int node) {
   return 0;
 }
 
-// Sets the local rank and the number of local ranks. If no variable says them, all ranks count as
-// on this machine if rank 0's address is local or not given.
+// Sets the local rank and the number of local ranks. Without variables for them, all ranks count as
+// ranks of this machine if rank 0's address is local or not given.
 void ReadLocal(const GetVariable& get, const LauncherVariables& names, ProcessEnvironment& env) {
   const std::string addr = WithoutBrackets(get("MASTER_ADDR").value_or("localhost"));
   const bool all_here = addr.starts_with("127.") || addr == "localhost" || addr == "::1";

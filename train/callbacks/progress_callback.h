@@ -10,7 +10,7 @@
 namespace lathe {
 
 // Prints on the main process only. arguments.disable_tqdm leaves out the bars, and
-// arguments.loss_curve adds a curve to that of the steps.
+// arguments.loss_curve draws the loss below the bar of the steps.
 class ProgressCallback : public Callback {
  public:
   bool SetsControl() const override { return false; }

@@ -138,7 +138,7 @@ void DataLoading::Read() {
   task_.labels = DecideTheLabels();
 }
 
-// Moves rows of the training data that validate to the validation data.
+// Moves the rows chosen for validation from the training data to the validation data.
 void DataLoading::DivideTrainingRows() {
   if (train_.split.rows == DataSplit::Rows::kAll) return;
   if (train_.cache != nullptr) {

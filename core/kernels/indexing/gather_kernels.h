@@ -23,7 +23,8 @@ struct GatherKernels {
   // NaN in a floating type.
   void (*gather)(void* y, const void* x, int64_t element_size, const LineIndex& index);
   // to[o, index[o, i, c], c] += x[o, i, c], in float, in the order of i. f32, bf16 or f16. Ignores
-  // numbers outside of [0, size). For small counts: the work grows with its square.
+  // numbers outside of [0, size). It is for small counts: the work grows with the square of the
+  // count.
   void (*scatter_add)(void* to, const void* x, DType type, const LineIndex& index);
   // Writes the elements of [outer, size, inner] that the numbers name, to rows [outer, count,
   // inner] i64. If the numbers are shared, writes the rows of [outer * size, inner], to rows
