@@ -102,7 +102,7 @@ PostNormLayer::PostNormLayer(const PostNormLayerOptions& options) : options_(opt
   attention_output_ = add(names.attention_output, H, H);
   attention_norm_ = Register<LayerNorm>(names.attention_norm, H, options.layer_norm_eps);
   intermediate_ = add(names.intermediate, H, I, options.hidden_act);
-  // Behind W_1, so that the arena holds it before W_1 (LinearStack).
+  // The gate is registered after W_1, so that the arena holds it before W_1 (LinearStack).
   if (!names.gate.empty()) gate_ = add(names.gate, H, I);
   output_ = add(names.output, I, H);
   output_norm_ = Register<LayerNorm>(names.output_norm, H, options.layer_norm_eps);

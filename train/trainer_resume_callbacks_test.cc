@@ -1,5 +1,5 @@
-// Tests that callbacks go on from their states when a training goes on from a checkpoint, and when
-// a training stops early that does.
+// Tests that callbacks go on from their states when a training goes on from a checkpoint. Also
+// tests when a resumed training stops early.
 #include <gtest/gtest.h>
 
 #include <filesystem>
