@@ -91,6 +91,28 @@ header core/rank.h '' '// Returns the number' '// of ranks; see OfRank.' 'auto t
 printf '%s\n' 'The number' 'of ranks. "Of" begins no sentence.' >"$tree/page.md"
 check "other places of the word" ""
 
+# long HEAD LINES COMMENT...: a source of a function with this head and as many lines.
+long() {
+  local head=$1 lines=$2
+  shift 2
+  fresh
+  header nn/long.h '' "$@" "$head" "$(for ((i = 2; i < lines; ++i)); do echo '  Call();'; done)" '}'
+}
+for head in 'void Long() {' 'TEST(Long, Test) {' 'template <typename T> T Long() {' 'std::vector<int> Long() {'; do
+  long "$head" 61 '// Calls.'
+  check "$head of 61 lines" 'nn/long.h:4: a function of 6'
+  long "$head" 61 '// Calls. It is long because it calls' '// often.'
+  check "$head of 61 lines with a reason" ""
+done
+long 'void Long() {' 60
+check "a function of 60 lines" ""
+long 'class Long : public Function<int()> {' 61
+sed -i 's/^}$/};/' "$tree/nn/long.h"
+check "a class of 61 lines" ""
+fresh
+header nn/short.h 'int Short() { return 1; }' '' "$(for i in {1..61}; do echo 'int Short();'; done)" '' 'void Call() {' '  Short();' '  Short();' '}'
+check "61 lines between short functions" ""
+
 ten='one two three four five six seven eight nine ten'
 for last in 'eleven.' 'eleven. One.' 'eleven'; do
   fresh

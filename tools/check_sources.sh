@@ -4,6 +4,8 @@
 #   - no #include points from a room up to one above it, and neither the folders' includes nor the headers' make a
 #     circle (tests, and what only they use, are left out);
 #   - no folder holds more than 25 sources, tests not counted;
+#   - the comment of a function of more than 60 lines says why it is long ("It is long because ...", "It is one function
+#     because ...");
 #   - no sentence of a comment or a page begins with a bare "Of";
 #   - no sentence of a comment in C++, or of a page in English, has more than 30 words (aim at 25).
 # Prints what is wrong, one line each, and exits with 1 if anything is.
@@ -75,6 +77,29 @@ fi
 while read -r count folder; do
   [ "$count" -le 25 ] || wrong "$folder: $count sources, more than 25; give it sub-folders"
 done < <(printf '%s\n' "${sources[@]}" | grep -v '_test\.cc$' | sed 's|/[^/]*$||' | sort | uniq -c)
+
+# The head of a function begins in the first column and ends with the first line that ends in "{". The function ends with the
+# line "}".
+while read -r place lines; do
+  wrong "$place: a function of $lines lines without a reason; split it, or say above \"It is long because ...\""
+done < <(printf '%s\0' "${sources[@]}" | xargs -0r awk '
+  function reset() { start = inside = 0; comment = head = "" }
+  FNR == 1 { reset() }
+  inside {
+    lines = FNR - start + 1
+    if (/^}/ && lines > 60 && comment !~ /is (long|one function) because/) print FILENAME ":" start, lines
+    if (/^}/) reset()
+    next
+  }
+  !start && /^\/\/ / { comment = comment substr($0, 3); next }
+  !start && /^[A-Za-z_~]/ { start = FNR }
+  !start { reset(); next }
+  { head = head " " $0 }
+  /[;}]$/ { reset() }
+  /\{$/ {
+    inside = head ~ /\(/ && head !~ /^ (INSTANTIATE_|(template *<.*> *)?(class|struct|union) )/ && head !~ /= *\{$/
+    if (!inside) reset()
+  }')
 
 # A sentence begins at the start of a comment or of a page's line, or behind a point or a colon.
 while IFS=: read -r file line text; do
