@@ -1,0 +1,170 @@
+// Values of the elementwise ops on the host: ties, numbers of every magnitude, broadcasting.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lathe/core/autograd.h"
+#include "lathe/core/broadcast.h"
+#include "lathe/core/ops/elementwise.h"
+
+namespace lathe {
+namespace {
+
+// Where both elements are equal each gets half of the gradient. Elsewhere, and for a NaN, PyTorch's
+// rules hold as well.
+TEST(Elementwise, Ties) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto gradients = [](auto op, const std::vector<float>& a, const std::vector<float>& b) {
+    Tensor x = Tensor::FromVector(a).SetRequiresGrad(true);
+    Tensor y = Tensor::FromVector(b).SetRequiresGrad(true);
+    Backward(op(x, y), Tensor::Full({x.dim(0)}, 2));
+    return std::pair(x.grad().ToVector<float>(), y.grad().ToVector<float>());
+  };
+  using Pair = std::pair<std::vector<float>, std::vector<float>>;
+  EXPECT_EQ(gradients(Maximum, {1, 2, 3, nan}, {1, 3, 2, 0}), Pair({1, 0, 2, 2}, {1, 2, 0, 2}));
+  EXPECT_EQ(gradients(Minimum, {1, 2, 3, nan}, {1, 3, 2, 0}), Pair({1, 2, 0, 2}, {1, 0, 2, 2}));
+  EXPECT_EQ(gradients(
+                [](const Tensor& x, const Tensor& y) {
+                  return Add(Clamp(x, {-1, 1}), Abs(y));
+                },
+                {-1, 1, 1.5, nan}, {0, 1, -1, 2}),
+            Pair({0, 0, 0, 0}, {0, 2, -2, 2}));
+  EXPECT_EQ(gradients([](const Tensor& x, const Tensor& y) { return Pow(x, y); }, {0, 0, 2, 1},
+                      {0, 2, 0, 3}),
+            Pair({0, 0, 0, 6}, {0, 0, 2 * std::log(2.0f), 0}));
+}
+
+TEST(Elementwise, NewValues) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor x = Tensor::FromVector<float>({-2, 0, 3, nan});
+  const auto same = [](const Tensor& y, const std::vector<float>& expected) {
+    const std::vector<float> values = y.ToVector<float>();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(values[i] == expected[i] || (std::isnan(values[i]) && std::isnan(expected[i])))
+          << i << ": " << values[i] << ", expected " << expected[i];
+    }
+  };
+  same(Abs(x), {2, 0, 3, nan});
+  same(Clamp(x, {.max = 1}), {-2, 0, 1, nan});
+  same(Clamp(x, {.min = 5, .max = 1}), {1, 1, 1, nan});
+  same(Pow(x, 3), {-8, 0, 27, nan});
+  same(Pow(x, 0), {1, 1, 1, 1});
+  same(Maximum(x, Tensor::FromVector<float>({1, nan, 1, 1})), {1, nan, 3, nan});
+  same(Minimum(x, Tensor::FromVector<float>({1, nan, 1, 1})), {-2, nan, 1, nan});
+  same(SameMask(x, Tensor::FromVector<float>({-2, 1, 3, nan})), {1, 0, 1, 1});
+}
+
+TEST(Elementwise, BroadcastValues) {
+  const Tensor column = Tensor::FromVector<float>({10, 20}, {2, 1});
+  const Tensor row = Tensor::FromVector<float>({1, 2, 3});
+  EXPECT_EQ(Add(column, row).ToVector<float>(), (std::vector<float>{11, 12, 13, 21, 22, 23}));
+  EXPECT_EQ(Sub(row, column).ToVector<float>(), (std::vector<float>{-9, -8, -7, -19, -18, -17}));
+}
+
+TEST(Elementwise, UnaryValues) {
+  EXPECT_EQ(Sigmoid(Tensor::FromVector<float>({-1e4f, 0, 1e4f})).ToVector<float>(),
+            (std::vector<float>{0, 0.5, 1}));
+  EXPECT_EQ(Relu(Tensor::FromVector<float>({-1, 0, 2})).ToVector<float>(),
+            (std::vector<float>{0, 0, 2}));
+  EXPECT_TRUE(std::isnan(Log(Tensor::FromVector<float>({-1})).Item()));
+}
+
+// All of float32 that matters to a function: both signs of each magnitude, the numbers around the
+// places where results become infinite, subnormal or 1, and what is no number.
+std::vector<float> ManyFloats() {
+  std::vector<float> values = {0, std::numeric_limits<float>::infinity(), 1e-45f};
+  for (float x = 1e-38f; x < 3e38f; x *= 1.0037f) values.push_back(x);
+  for (float x = 0; x < 110; x += 0.00731f) values.push_back(x);
+  const size_t count = values.size();
+  for (size_t i = 0; i < count; ++i) values.push_back(-values[i]);
+  values.push_back(std::numeric_limits<float>::quiet_NaN());
+  return values;
+}
+
+// The kernels' own formulas beside the standard library's in double.
+TEST(Elementwise, FunctionsOfManyFloats) {
+  struct Case {
+    const char* name;
+    Tensor (*op)(const Tensor&);
+    double (*exact)(double);
+    double tolerance;  // relative
+    double near_zero;  // the absolute error of subnormal results
+  };
+  const double few_units = 5e-45;
+  const Case cases[] = {
+      {"exp", Exp, std::exp, 3e-7, few_units},
+      {"tanh", Tanh, std::tanh, 4e-7, few_units},
+      // e^-x overflows where the result is subnormal, which is 0 then.
+      {"sigmoid", Sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, 4e-7, 1.2e-38},
+      {"erf", Erf, std::erf, 4e-7, few_units},
+  };
+  const std::vector<float> x = ManyFloats();
+  for (const Case& c : cases) {
+    const std::vector<float> y = c.op(Tensor::FromVector(x)).ToVector<float>();
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float exact = static_cast<float>(c.exact(double{x[i]}));
+      SCOPED_TRACE(std::string(c.name) + " of " + std::to_string(x[i]));
+      if (std::isnan(exact)) {
+        ASSERT_TRUE(std::isnan(y[i]));
+      } else if (std::isinf(exact) || std::isinf(y[i])) {
+        // A result next to infinity may be rounded to it.
+        ASSERT_TRUE(y[i] == exact || (y[i] > 3.4028e38f && exact > 3.4028e38f));
+      } else {
+        ASSERT_NEAR(y[i], exact, std::max(c.tolerance * std::fabs(exact), c.near_zero));
+      }
+    }
+  }
+}
+
+// Operands that repeat in each way, with rows of few and of many elements.
+TEST(Elementwise, BroadcastOfManyRows) {
+  const std::vector<std::pair<Shape, Shape>> cases = {
+      {{9001, 3}, {3}},       {{9001, 3}, {9001, 1}}, {{3}, {9001, 3}},
+      {{9001, 1}, {9001, 3}}, {{1, 7}, {4000, 1}},    {{5, 1, 2000}, {5, 9, 1}},
+      {{31, 1, 40}, {50, 1}}, {{2, 30, 400}, {}},     {{4, 1, 3, 1}, {1, 2000, 1, 5}}};
+  for (const auto& [a_shape, b_shape] : cases) {
+    SCOPED_TRACE(ToString(a_shape) + " and " + ToString(b_shape));
+    const auto filled = [](const Shape& shape, size_t factor) {
+      std::vector<float> values(static_cast<size_t>(NumElements(shape)));
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(i * factor % 1009) - 500;
+      return values;
+    };
+    const std::vector<float> a = filled(a_shape, 7), b = filled(b_shape, 11);
+    const Tensor y = Sub(Tensor::FromVector(a, a_shape), Tensor::FromVector(b, b_shape));
+    const Shape a_strides = BroadcastStrides(a_shape, y.shape());
+    const Shape b_strides = BroadcastStrides(b_shape, y.shape());
+    const std::vector<float> got = y.ToVector<float>();
+    for (size_t i = 0; i < got.size(); ++i) {
+      int64_t rest = static_cast<int64_t>(i), at_a = 0, at_b = 0;
+      for (int d = y.ndim() - 1; d >= 0; --d) {
+        at_a += rest % y.dim(d) * a_strides[d];
+        at_b += rest % y.dim(d) * b_strides[d];
+        rest /= y.dim(d);
+      }
+      ASSERT_EQ(got[i], a[at_a] - b[at_b]) << i;
+    }
+  }
+}
+
+TEST(Elementwise, PowersByProducts) {
+  const std::vector<float> x = {-3, -0.5f, 0, 0.25f, 7};
+  for (const double exponent : {2.0, 3.0, 4.0}) {
+    Tensor leaf = Tensor::FromVector(x).SetRequiresGrad(true);
+    const Tensor y = Pow(leaf, exponent);
+    Backward(y, Tensor::Full({5}, 1));
+    for (size_t i = 0; i < x.size(); ++i) {
+      EXPECT_FLOAT_EQ(y.ToVector<float>()[i], std::pow(x[i], static_cast<float>(exponent)));
+      EXPECT_FLOAT_EQ(leaf.grad().ToVector<float>()[i],
+                      static_cast<float>(exponent * std::pow(double{x[i]}, exponent - 1)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe
