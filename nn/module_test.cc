@@ -5,18 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numbers>
 #include <set>
 #include <string>
 #include <type_traits>
 
-#include "lathe/core/autograd.h"
-#include "lathe/core/base/philox.h"
-#include "lathe/core/ops/elementwise.h"
-#include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/operators/operators.h"
-#include "lathe/core/ops/reduce.h"
-#include "lathe/nn/arena.h"
 #include "lathe/nn/callable_module.h"
 #include "lathe/nn/conv1d.h"
 #include "lathe/nn/layers.h"
@@ -131,203 +124,6 @@ TEST(Module, InitializeIsAFunctionOfSeedAndPath) {
   EXPECT_EQ(a.first->bias.ToVector<float>(), Floats(5, 0));
 }
 
-TEST(Arena, ParametersAreViewsInReverseOrder) {
-  Network network;
-  const std::vector<Parameter> parameters = network.Parameters();
-  const auto arena = ParameterArena::FindOrCreate(parameters);
-  ASSERT_EQ(arena->entries().size(), 4u);
-  EXPECT_EQ(arena->entries()[0].parameter.name, "second.bias");
-  EXPECT_EQ(arena->entries()[3].parameter.name, "first.weight");
-  EXPECT_EQ(arena->values().numel(), 4 * 16);  // each padded to a cache line
-  for (const ParameterArena::Entry& entry : arena->entries()) {
-    EXPECT_EQ(entry.offset % 16, 0);
-    EXPECT_EQ(entry.parameter.tensor.raw_data(), arena->values().data<float>() + entry.offset);
-  }
-  Tensor(network.first->weight).Fill(3);
-  EXPECT_EQ(arena->values().data<float>()[arena->entries()[3].offset + 14], 3);
-  EXPECT_EQ(arena->values().data<float>()[arena->entries()[3].offset + 15], 0);  // the gap
-}
-
-TEST(Arena, KeepsValuesAndGradientsOfAllocatedParameters) {
-  Network network;
-  network.Initialize(7);
-  const Floats before = network.second->weight.ToVector<float>();
-  const auto part = ParameterArena::FindOrCreate(network.second->Parameters());
-  EXPECT_EQ(network.second->weight.ToVector<float>(), before);
-  network.second->bias.SetGrad(Tensor::Full({2}, 4));
-  EXPECT_EQ(part->grads().data<float>()[part->entries()[0].offset], 4);
-  part->ZeroGrads();
-  EXPECT_FALSE(network.second->bias.grad().defined());
-  EXPECT_EQ(network.second->bias.MaterializeGrad().ToVector<float>(), (Floats{0, 0}));
-}
-
-// Zeroing only marks gradients as stale. Code that needs them or adds to them finds zeros all the
-// same.
-TEST(Arena, ZeroedGradientsAreZeroForEverybody) {
-  const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {2, 3});
-  const auto pass = [&](nn::Linear& layer) { Backward(Sum(layer.Forward(x))); };
-  nn::Linear layer(3, 2, Init::Normal(0.02));
-  layer.Initialize(7);
-  const auto arena = ParameterArena::FindOrCreate(layer.Parameters());
-  arena->grads();
-  const Floats once = {5, 7, 9, 5, 7, 9}, twice = {10, 14, 18, 10, 14, 18};
-  pass(layer);
-  EXPECT_EQ(layer.weight.grad().ToVector<float>(), once);
-  pass(layer);
-  EXPECT_EQ(layer.weight.grad().ToVector<float>(), twice);
-  arena->ZeroGrads();
-  pass(layer);  // overwrites
-  EXPECT_EQ(layer.weight.grad().ToVector<float>(), once);
-  EXPECT_EQ(layer.bias.grad().ToVector<float>(), (Floats{2, 2}));
-  arena->ZeroGrads();
-  EXPECT_EQ(layer.weight.MaterializeGrad().ToVector<float>(), Floats(6, 0));
-  arena->ZeroGrads();
-  for (const float g : arena->grads().ToVector<float>()) EXPECT_EQ(g, 0);
-  arena->ZeroGrads();
-  Backward(Sum(Mul(layer.bias, layer.bias)));  // an op that doesn't know stale buffers
-  EXPECT_EQ(layer.bias.grad().data<float>()[0], 2 * layer.bias.data<float>()[0]);
-}
-
-TEST(Arena, RowsWithoutGradientAreKnown) {
-  nn::Embedding table(10, 2, 0.02);
-  table.Initialize(7);
-  const auto arena = ParameterArena::FindOrCreate(table.Parameters());
-  const auto rows = [&] { return table.weight.impl()->gradient().rows; };
-  const auto pass = [&](const std::vector<int32_t>& ids) {
-    Backward(Sum(EmbeddingSum({Tensor::FromVector(ids)}, {table.weight})));
-  };
-  const auto grad_of = [&] { return table.weight.grad().ToVector<float>(); };
-  arena->GradsToRead();
-  EXPECT_EQ(rows(), std::vector<int32_t>{});
-  pass({1, 4});
-  EXPECT_EQ(rows(), (std::vector<int32_t>{1, 4}));
-  arena->grads();  // the caller may write anywhere
-  EXPECT_EQ(rows(), std::nullopt);
-  pass({1, 4});
-  EXPECT_EQ(rows(), std::nullopt);
-  arena->ZeroGrads();
-  pass({7, 4, 7});
-  EXPECT_EQ(rows(), (std::vector<int32_t>{4, 7}));
-  Floats expected(20, 0);
-  expected[8] = expected[9] = 1;
-  expected[14] = expected[15] = 2;
-  EXPECT_EQ(grad_of(), expected);
-  pass({0});
-  EXPECT_EQ(rows(), (std::vector<int32_t>{0, 4, 7}));
-  arena->ZeroGrads();
-  arena->GradsToRead();
-  EXPECT_EQ(rows(), std::vector<int32_t>{});
-  EXPECT_EQ(grad_of(), Floats(20, 0));
-  pass({3});
-  arena->ZeroGrads();
-  pass({9});
-  EXPECT_EQ(rows(), std::vector<int32_t>{9});
-  EXPECT_EQ(table.weight.grad().data<float>()[18], 1);
-  EXPECT_EQ(rows(), std::vector<int32_t>{9});  // reading changes nothing
-  EXPECT_EQ(table.weight.MaterializeGrad().data<float>()[18], 1);
-  EXPECT_EQ(rows(), std::nullopt);  // the caller may write anywhere
-  pass({9});
-  EXPECT_EQ(table.weight.grad().data<float>()[18], 2);
-}
-
-TEST(Arena, TwiceSharesTheBuffers) {
-  Network network;
-  network.Initialize(7);
-  const auto a = ParameterArena::FindOrCreate(network.Parameters());
-  a->grads();
-  const auto b = ParameterArena::FindOrCreate(network.Parameters());
-  EXPECT_EQ(a->values().raw_data(), b->values().raw_data());
-  EXPECT_EQ(a->grads().raw_data(), b->grads().raw_data());
-  EXPECT_EQ(network.first->bias.grad().raw_data(),
-            a->grads().data<float>() + a->entries()[2].offset);
-  EXPECT_NE(ParameterArena::FindOrCreate(network.first->Parameters())->values().raw_data(),
-            a->values().raw_data());
-}
-
-TEST(Arena, Errors) {
-  EXPECT_THROW(ParameterArena::FindOrCreate({}), Error);
-  const Parameter parameter{"x", Tensor::Zeros({2}, DType::kF64), Init::Zeros()};
-  EXPECT_THROW(ParameterArena::FindOrCreate({parameter}), Error);
-}
-
-struct Moments {
-  double mean, std_dev, min, max;
-};
-
-Moments MomentsOf(const Init& init, int64_t n = 200000) {
-  Tensor t = Tensor::Empty({n}, DType::kF64);
-  Fill(t, init, 42, "moments");
-  Moments m{0, 0, 1e9, -1e9};
-  for (double v : t.values<double>()) {
-    m.mean += v / static_cast<double>(n);
-    m.min = std::min(m.min, v);
-    m.max = std::max(m.max, v);
-  }
-  for (double v : t.values<double>()) m.std_dev += (v - m.mean) * (v - m.mean);
-  m.std_dev = std::sqrt(m.std_dev / static_cast<double>(n));
-  return m;
-}
-
-// Bounds are four standard errors or more.
-TEST(Init, Statistics) {
-  const Moments normal = MomentsOf(Init::Normal(0.02));
-  EXPECT_NEAR(normal.mean, 0, 0.0002);
-  EXPECT_NEAR(normal.std_dev, 0.02, 0.00015);
-  EXPECT_GT(normal.max, 0.02 * 3.9);
-  EXPECT_LT(normal.min, -0.02 * 3.9);
-  const Moments truncated = MomentsOf(Init::TruncatedNormal(0.02, 2));
-  EXPECT_NEAR(truncated.mean, 0, 0.0002);
-  EXPECT_NEAR(truncated.std_dev, 0.02 * 0.87963, 0.00015);  // of a normal distribution cut at two
-  EXPECT_LE(truncated.max, 0.04);
-  EXPECT_GE(truncated.min, -0.04);
-  const Moments uniform = MomentsOf(Init::Uniform(-1, 3));
-  EXPECT_NEAR(uniform.mean, 1, 0.011);
-  EXPECT_NEAR(uniform.std_dev, 4 / std::sqrt(12.0), 0.01);
-  EXPECT_GE(uniform.min, -1);
-  EXPECT_LE(uniform.max, 3);
-}
-
-TEST(Init, ConstantsAndPaddingRow) {
-  Tensor t = Tensor::Empty({3, 2});
-  Fill(t, Init::Ones(), 1, "t");
-  EXPECT_EQ(t.ToVector<float>(), Floats(6, 1));
-  Fill(t, Init::Normal(1, /*zero_row=*/1), 1, "t");
-  const Floats values = t.ToVector<float>();
-  EXPECT_EQ(values[2], 0);
-  EXPECT_EQ(values[3], 0);
-  EXPECT_NE(values[0], 0);
-  EXPECT_NE(values[5], 0);
-}
-
-// Normal values agree with the Box-Muller formula as the C library computes it.
-TEST(Init, NormalValuesAreThoseOfTheFormula) {
-  constexpr int64_t kValues = 100003;
-  Tensor t = Tensor::Empty({kValues}, DType::kF64);
-  Fill(t, Init::Normal(1), 77, "formula");
-  const uint64_t key = 77 ^ HashName("formula");
-  const auto unit = [](uint32_t bits) { return (bits + 0.5) * 0x1p-32; };
-  double most = 0;
-  for (int64_t i = 0; i < kValues; ++i) {
-    const PhiloxBlock block =
-        Philox4x32({{static_cast<uint32_t>(i / 4), 0, 0, 0}}, static_cast<uint32_t>(key),
-                   static_cast<uint32_t>(key >> 32));
-    const int pair = i % 4 / 2 * 2;
-    const double radius = std::sqrt(-2 * std::log(unit(block.v[pair])));
-    const double angle = 2 * std::numbers::pi * unit(block.v[pair + 1]);
-    const double expected = radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
-    most = std::max(most, std::fabs(t.data<double>()[i] - expected));
-  }
-  EXPECT_LT(most, 1e-14);
-}
-
-// The first elements do not depend on how many follow.
-TEST(Init, ElementsAreIndependentOfTheSize) {
-  Tensor small = Tensor::Empty({5}), large = Tensor::Empty({50000});
-  Fill(small, Init::TruncatedNormal(1, 1), 3, "t");
-  Fill(large, Init::TruncatedNormal(1, 1), 3, "t");
-  EXPECT_EQ(small.ToVector<float>(), large.Slice(0, 5).ToVector<float>());
-}
-
 class WithConstant : public Module {
  public:
   WithConstant()
@@ -412,21 +208,6 @@ static_assert(std::is_invocable_r_v<Tensor, const nn::RmsNorm&, Tensor>);
 static_assert(std::is_invocable_r_v<Tensor, const nn::Conv1d&, Tensor>);
 static_assert(!std::is_invocable_v<const nn::Linear&, Tensor, int>);
 static_assert(!std::is_invocable_v<const CallableDense&, Tensor>);  // that Forward is not const
-
-// The last of an odd number of columns has a sine without its cosine.
-TEST(Init, SinusoidPairsOfAnOddNumberOfColumns) {
-  Tensor table = Tensor::Zeros({2, 3});
-  Fill(table, Init::SinusoidPairs(), 1, "table");
-  const std::vector<float> row = table.Slice(1, 2).ToVector<float>();
-  EXPECT_FLOAT_EQ(row[0], static_cast<float>(std::sin(1.0)));
-  EXPECT_FLOAT_EQ(row[1], static_cast<float>(std::cos(1.0)));
-  EXPECT_FLOAT_EQ(row[2], static_cast<float>(std::sin(std::pow(10000.0, -2.0 / 3))));
-}
-
-TEST(Init, SinusoidsNeedPairsOfColumns) {
-  Tensor odd = Tensor::Empty({2, 3});
-  EXPECT_THROW(Fill(odd, Init::Sinusoids(), 1, "odd"), Error);
-}
 
 }  // namespace
 }  // namespace lathe
