@@ -3,36 +3,22 @@
 
 #include <cmath>
 #include <fstream>
-#include <iterator>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
-#include <stdexcept>
 
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/losses.h"
 #include "lathe/data/loading/data_loader.h"
 #include "lathe/data/loading/samplers.h"
 #include "lathe/data/loading/tensor_dataset.h"
-#include "lathe/distributed/accelerator_testing.h"
+#include "lathe/distributed/accelerator_loaders_testing.h"
 #include "lathe/distributed/launch/launch.h"
-#include "lathe/nn/layers.h"
 
 namespace lathe {
 namespace {
-
-constexpr int64_t kFeatures = 4, kHidden = 6, kClasses = 3;
-
-struct Mlp : Module {
-  Mlp()
-      : first(Register<nn::Linear>("first", kFeatures, kHidden, Init::Normal(1))),
-        second(Register<nn::Linear>("second", kHidden, kClasses, Init::Normal(1))) {
-    Initialize(7);
-  }
-  Tensor operator()(const Tensor& x) const { return second->Forward(Tanh(first->Forward(x))); }
-  std::shared_ptr<nn::Linear> first, second;
-};
 
 // tests/golden/make_general_loop.py has the same loop in PyTorch.
 struct Case {
@@ -55,83 +41,6 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const auto& json : nlohmann::json::parse(file).at("cases")) cases.push_back(CaseOf(json));
   return cases;
-}
-
-// Rows of random-looking numbers.
-TensorDataset<2> Rows(int64_t n) {
-  std::vector<float> inputs;
-  std::vector<int64_t> targets;
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t k = 0; k < kFeatures; ++k)
-      inputs.push_back(std::sin(static_cast<float>(7 * i + 3 * k)));
-    targets.push_back(i * i % kClasses);
-  }
-  return TensorDataset(Tensor::FromVector(inputs, {n, kFeatures}), Tensor::FromVector(targets));
-}
-
-// A stream of the same rows.
-struct RowStream : IterableDataset<std::array<Tensor, 2>> {
-  explicit RowStream(TensorDataset<2> all) : rows(std::move(all)) {}
-  std::function<std::optional<std::array<Tensor, 2>>()> Start(int64_t) const override {
-    return [all = rows, i = int64_t{0}]() mutable -> std::optional<std::array<Tensor, 2>> {
-      if (i == all.Size()) return std::nullopt;
-      return all.Get(i++);
-    };
-  }
-  TensorDataset<2> rows;
-};
-
-// Trains the loop of the general kind. Returns the losses of the steps.
-template <typename L>
-std::string Train(Accelerator& accelerator, Mlp& model, L& train, int epochs = 3) {
-  SGD optimizer(model.Parameters(), {.lr = 0.3});
-  accelerator.Prepare(model, optimizer, train);
-  std::ostringstream losses;
-  losses.precision(12);
-  for (int epoch = 0; epoch < epochs; ++epoch) {
-    for (auto& [inputs, targets] : train) {
-      const auto accumulation = accelerator.Accumulate();
-      const Tensor outputs = model(inputs);
-      const Tensor loss = CrossEntropy(outputs, targets);
-      accelerator.Backward(loss);
-      optimizer.Step();
-      optimizer.ZeroGrad();
-      if (accelerator.sync_gradients()) losses << accelerator.last_loss() << ' ';
-    }
-  }
-  return losses.str();
-}
-
-std::vector<double> Numbers(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<double>(in), {}};
-}
-
-// Returns the losses that all ranks say.
-std::vector<double> LossesOf(int n, const std::function<std::string(const Env&)>& body) {
-  const auto results = RunRanks(n, body);
-  for (const RankResult& result : results) {
-    EXPECT_EQ(result.exit_code, 0) << result.said;
-    EXPECT_EQ(result.said, results[0].said);
-  }
-  return Numbers(results[0].said);
-}
-
-void ExpectNear(const std::vector<double>& a, const std::vector<double>& b, double limit) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i)
-    EXPECT_NEAR(a[i], b[i], limit * std::fabs(b[i])) << "step " << i;
-}
-
-// Compares the losses of 2, 3 and 4 ranks with those of one, which it returns.
-std::vector<double> ExpectSameForAll(const std::function<std::string(const Env&)>& body) {
-  const std::vector<double> alone = LossesOf(1, body);
-  EXPECT_FALSE(alone.empty());
-  for (const int n : {2, 3, 4}) {
-    SCOPED_TRACE(std::to_string(n) + " ranks");
-    ExpectNear(LossesOf(n, body), alone, 1e-6);
-  }
-  return alone;
 }
 
 TEST(GeneralLoop, HasPyTorchsLossesWithAnyNumberOfRanks) {
@@ -374,90 +283,6 @@ TEST(GeneralLoop, GoesOnFromASavedState) {
     std::vector<double> parts = LossesOf(2, body(stop, false));
     for (const double loss : LossesOf(3, body(stop, true))) parts.push_back(loss);
     ExpectNear(parts, whole, 1e-6);
-  }
-}
-
-// --- what goes wrong ---
-
-TEST(GeneralLoop, RefusesDifferentData) {
-  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
-              DataLoader loader(Rows(5 + env.rank), {.batch_size = 2});
-              accelerator.Prepare(loader);
-            }),
-            "[preflight] rank 1 has dataset of size 6 but rank 0 has dataset of size 5");
-  const std::string said = Refusal([](Accelerator& accelerator, const Env& env) {
-    const TensorDataset<2> data = Rows(5);
-    if (env.rank == 1) data.tensors()[0].data<float>()[7] += 1;
-    DataLoader loader(data, {.batch_size = 2});
-    accelerator.Prepare(loader);
-  });
-  EXPECT_TRUE(said.starts_with("[preflight] rank 1 has dataset with fingerprint ")) << said;
-  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
-              DataLoader loader(Rows(5),
-                                {.batch_size = 2, .sampler = RandomSampler(5, 5 + env.rank)});
-              accelerator.Prepare(loader);
-            }),
-            "[preflight] rank 1 has samples of the sampler 6 but rank 0 has samples of the "
-            "sampler 5");
-}
-
-// If Get throws on one rank, that rank names the sample. The others end soon.
-TEST(GeneralLoop, AGetThatThrowsEndsTheJob) {
-  for (const int n : {1, 2, 3}) {
-    for (const bool in_stream : {false, true}) {
-      const auto results = RunRanks(n, [&](const Env& env) {
-        Accelerator accelerator(Options(env));
-        Mlp model;
-        if (in_stream) {
-          struct Bad : RowStream {
-            Bad() : RowStream(Rows(20)) {}
-            std::function<std::optional<std::array<Tensor, 2>>()> Start(
-                int64_t epoch) const override {
-              return [next = RowStream::Start(epoch), i = 0]() mutable {
-                if (i++ == 13) throw std::runtime_error("torn");
-                return next();
-              };
-            }
-          };
-          DataLoader train(Bad(), {.batch_size = 6});
-          return Train(accelerator, model, train);
-        }
-        const MapDataset bad(Subset(Rows(20), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}),
-                             [](std::array<Tensor, 2> row) {
-                               if (row[0].data<float>()[0] == std::sin(static_cast<float>(7 * 13)))
-                                 throw std::runtime_error("torn");
-                               return row;
-                             });
-        DataLoader train(bad, {.batch_size = 6});
-        return Train(accelerator, model, train);
-      });
-      int told = 0;
-      for (const RankResult& result : results) {
-        EXPECT_NE(result.exit_code, 0);
-        EXPECT_LT(result.seconds, 15);
-        told += result.said == (in_stream ? "[data_loader] sample 13 of the stream: torn"
-                                          : "[data_loader] sample 13: torn");
-      }
-      EXPECT_EQ(told, in_stream ? n : 1) << results[0].said;
-    }
-  }
-}
-
-TEST(GeneralLoop, ACollateFunctionThatReturnsNothing) {
-  for (const int n : {1, 3}) {
-    const auto results = RunRanks(n, [&](const Env& env) {
-      Accelerator accelerator(Options(env));
-      Mlp model;
-      DataLoader train(Rows(20), {.batch_size = 6},
-                       [](std::vector<std::array<Tensor, 2>>) { return TensorBatch<2>(); });
-      return Train(accelerator, model, train);
-    });
-    for (const RankResult& result : results) {
-      EXPECT_TRUE(result.said.starts_with(
-          "[collate] the collate function returned nothing; the batch has samples "))
-          << result.said;
-      EXPECT_LT(result.seconds, 15);
-    }
   }
 }
 

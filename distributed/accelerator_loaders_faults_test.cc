@@ -1,0 +1,98 @@
+// What goes wrong in loops over loaders, with one rank and with several.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+
+#include "lathe/data/loading/samplers.h"
+#include "lathe/distributed/accelerator_loaders_testing.h"
+
+namespace lathe {
+namespace {
+
+TEST(GeneralLoop, RefusesDifferentData) {
+  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
+              DataLoader loader(Rows(5 + env.rank), {.batch_size = 2});
+              accelerator.Prepare(loader);
+            }),
+            "[preflight] rank 1 has dataset of size 6 but rank 0 has dataset of size 5");
+  const std::string said = Refusal([](Accelerator& accelerator, const Env& env) {
+    const TensorDataset<2> data = Rows(5);
+    if (env.rank == 1) data.tensors()[0].data<float>()[7] += 1;
+    DataLoader loader(data, {.batch_size = 2});
+    accelerator.Prepare(loader);
+  });
+  EXPECT_TRUE(said.starts_with("[preflight] rank 1 has dataset with fingerprint ")) << said;
+  EXPECT_EQ(Refusal([](Accelerator& accelerator, const Env& env) {
+              DataLoader loader(Rows(5),
+                                {.batch_size = 2, .sampler = RandomSampler(5, 5 + env.rank)});
+              accelerator.Prepare(loader);
+            }),
+            "[preflight] rank 1 has samples of the sampler 6 but rank 0 has samples of the "
+            "sampler 5");
+}
+
+// If Get throws on one rank, that rank names the sample. The others end soon.
+TEST(GeneralLoop, AGetThatThrowsEndsTheJob) {
+  for (const int n : {1, 2, 3}) {
+    for (const bool in_stream : {false, true}) {
+      const auto results = RunRanks(n, [&](const Env& env) {
+        Accelerator accelerator(Options(env));
+        Mlp model;
+        if (in_stream) {
+          struct Bad : RowStream {
+            Bad() : RowStream(Rows(20)) {}
+            std::function<std::optional<std::array<Tensor, 2>>()> Start(
+                int64_t epoch) const override {
+              return [next = RowStream::Start(epoch), i = 0]() mutable {
+                if (i++ == 13) throw std::runtime_error("torn");
+                return next();
+              };
+            }
+          };
+          DataLoader train(Bad(), {.batch_size = 6});
+          return Train(accelerator, model, train);
+        }
+        const MapDataset bad(Subset(Rows(20), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}),
+                             [](std::array<Tensor, 2> row) {
+                               if (row[0].data<float>()[0] == std::sin(static_cast<float>(7 * 13)))
+                                 throw std::runtime_error("torn");
+                               return row;
+                             });
+        DataLoader train(bad, {.batch_size = 6});
+        return Train(accelerator, model, train);
+      });
+      int told = 0;
+      for (const RankResult& result : results) {
+        EXPECT_NE(result.exit_code, 0);
+        EXPECT_LT(result.seconds, 15);
+        told += result.said == (in_stream ? "[data_loader] sample 13 of the stream: torn"
+                                          : "[data_loader] sample 13: torn");
+      }
+      EXPECT_EQ(told, in_stream ? n : 1) << results[0].said;
+    }
+  }
+}
+
+TEST(GeneralLoop, ACollateFunctionThatReturnsNothing) {
+  for (const int n : {1, 3}) {
+    const auto results = RunRanks(n, [&](const Env& env) {
+      Accelerator accelerator(Options(env));
+      Mlp model;
+      DataLoader train(Rows(20), {.batch_size = 6},
+                       [](std::vector<std::array<Tensor, 2>>) { return TensorBatch<2>(); });
+      return Train(accelerator, model, train);
+    });
+    for (const RankResult& result : results) {
+      EXPECT_TRUE(result.said.starts_with(
+          "[collate] the collate function returned nothing; the batch has samples "))
+          << result.said;
+      EXPECT_LT(result.seconds, 15);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe
