@@ -5,37 +5,12 @@
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/rows.h"
+#include "lathe/core/cuda/walk_parts.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/reduce_kernels.h"
-#include "lathe/core/kernels/walk_dims.h"
 
 namespace lathe::cuda {
 namespace {
-
-// Some of a tensor's dimensions, outermost first.
-struct Walk {
-  int count = 0;
-  int64_t sizes[kMaxWalkDims] = {}, strides[kMaxWalkDims] = {};
-
-  void Add(int64_t size, int64_t stride) {
-    sizes[count] = size;
-    strides[count++] = stride;
-  }
-  int64_t NumElements() const {
-    int64_t n = 1;
-    for (int d = 0; d < count; ++d) n *= sizes[d];
-    return n;
-  }
-  // Returns the offset of element i.
-  __device__ int64_t Offset(int64_t i) const {
-    int64_t offset = 0;
-    for (int d = count - 1; d > 0; --d) {
-      offset += i % sizes[d] * strides[d];
-      i /= sizes[d];
-    }
-    return count == 0 ? 0 : offset + i * strides[0];
-  }
-};
 
 template <typename T>
 __device__ double LoadDouble(const T& x) {
@@ -60,7 +35,7 @@ __device__ void StoreDouble(T& to, double x) {
 
 // For sums along the innermost dimension.
 template <typename Group, typename To, typename From>
-__global__ void SumRows(To* y, const From* x, Walk kept, Walk summed, int64_t m, int64_t n,
+__global__ void SumRows(To* y, const From* x, WalkPart kept, WalkPart summed, int64_t m, int64_t n,
                         int64_t parts, int64_t length) {
   for (int64_t r = Group::First(); r < m * parts; r += Group::Count()) {
     const From* row = x + kept.Offset(r % m);
@@ -80,8 +55,8 @@ __global__ void SumRows(To* y, const From* x, Walk kept, Walk summed, int64_t m,
 constexpr int kColumns = 32, kThreadRows = 8;
 
 template <typename To, typename From>
-__global__ void SumColumns(To* y, const From* x, Walk kept, Walk summed, int64_t m, int64_t n,
-                           int64_t length) {
+__global__ void SumColumns(To* y, const From* x, WalkPart kept, WalkPart summed, int64_t m,
+                           int64_t n, int64_t length) {
   __shared__ double partial[kThreadRows][kColumns];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
   const int64_t first = blockIdx.y * length, last = min(first + length, n);
@@ -100,8 +75,8 @@ __global__ void SumColumns(To* y, const From* x, Walk kept, Walk summed, int64_t
 }
 
 template <typename To, typename From>
-void LaunchSumRows(To* y, const From* x, const Walk& kept, const Walk& summed, int64_t parts,
-                   int64_t length) {
+void LaunchSumRows(To* y, const From* x, const WalkPart& kept, const WalkPart& summed,
+                   int64_t parts, int64_t length) {
   const int64_t m = kept.NumElements(), n = summed.NumElements();
   WithRowGroup(length, [&](auto group) {
     using Group = decltype(group);
@@ -111,8 +86,8 @@ void LaunchSumRows(To* y, const From* x, const Walk& kept, const Walk& summed, i
 }
 
 template <typename To, typename From>
-void LaunchSumColumns(To* y, const From* x, const Walk& kept, const Walk& summed, int64_t parts,
-                      int64_t length) {
+void LaunchSumColumns(To* y, const From* x, const WalkPart& kept, const WalkPart& summed,
+                      int64_t parts, int64_t length) {
   const int64_t m = kept.NumElements(), n = summed.NumElements();
   const dim3 grid(static_cast<unsigned>(DivideUp(m, kColumns)), static_cast<unsigned>(parts));
   LATHE_LAUNCH((SumColumns<To, From>), grid, dim3(kColumns, kThreadRows), 0, y, x, kept, summed, m,
@@ -124,10 +99,8 @@ void LaunchSumColumns(To* y, const From* x, const Walk& kept, const Walk& summed
 template <typename T>
 void SumTo(T* y, const T* x, const WalkDims& dims) {
   constexpr int64_t kBlocks = 1024, kRowPart = 4096, kColumnPart = 64;
-  Walk kept, summed;
-  for (int d = 0; d < dims.count; ++d) {
-    (dims.b_strides[d] != 0 ? kept : summed).Add(dims.sizes[d], dims.a_strides[d]);
-  }
+  const WalkParts walk_parts(dims);
+  const WalkPart &kept = walk_parts.kept, &summed = walk_parts.reduced;
   const bool rows = dims.count == 0 || dims.b_strides[dims.count - 1] == 0;
   const int64_t m = kept.NumElements(), n = summed.NumElements();
   if (m == 0) return;
@@ -143,7 +116,7 @@ void SumTo(T* y, const T* x, const WalkDims& dims) {
   if (parts == 1) return sum(y);
   double* partial = static_cast<double*>(Workspace(parts * m * SizeOf(DType::kF64)));
   sum(partial);
-  Walk columns, of_parts;
+  WalkPart columns, of_parts;
   columns.Add(m, 1);
   of_parts.Add(parts, m);
   LaunchSumColumns<T, double>(y, partial, columns, of_parts, 1, parts);

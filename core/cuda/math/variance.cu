@@ -2,35 +2,16 @@
 // kernels.
 #include "lathe/core/cuda/dispatch.h"
 #include "lathe/core/cuda/rows.h"
+#include "lathe/core/cuda/walk_parts.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/math/variance_kernels.h"
 
 namespace lathe::cuda {
 namespace {
 
-// Some dimensions of x, outermost first.
-struct Part {
-  int count = 0;
-  int64_t sizes[kMaxWalkDims] = {}, strides[kMaxWalkDims] = {};
-
-  int64_t NumElements() const {
-    int64_t n = 1;
-    for (int d = 0; d < count; ++d) n *= sizes[d];
-    return n;
-  }
-  __device__ int64_t Offset(int64_t i) const {
-    int64_t offset = 0;
-    for (int d = count - 1; d > 0; --d) {
-      offset += i % sizes[d] * strides[d];
-      i /= sizes[d];
-    }
-    return count == 0 ? 0 : offset + i * strides[0];
-  }
-};
-
 template <typename Group, typename T>
-__global__ void VarianceRows(T* y, float* means, const T* x, Part kept, Part reduced, int64_t m,
-                             int64_t n, double divisor) {
+__global__ void VarianceRows(T* y, float* means, const T* x, WalkPart kept, WalkPart reduced,
+                             int64_t m, int64_t n, double divisor) {
   for (int64_t r = Group::First(); r < m; r += Group::Count()) {
     const T* const row = x + kept.Offset(r);
     double sum = 0;
@@ -64,12 +45,8 @@ __global__ void VarianceGradKernel(T* dx, const T* dy, const T* x, const float* 
 
 void Forward(void* y, float* means, const void* x, DType type, double divisor,
              const WalkDims& dims) {
-  Part kept, reduced;
-  for (int d = 0; d < dims.count; ++d) {
-    Part& part = dims.b_strides[d] != 0 ? kept : reduced;
-    part.sizes[part.count] = dims.sizes[d];
-    part.strides[part.count++] = dims.a_strides[d];
-  }
+  const WalkParts parts(dims);
+  const WalkPart &kept = parts.kept, &reduced = parts.reduced;
   const int64_t m = kept.NumElements(), n = reduced.NumElements();
   if (m == 0) return;
   DispatchNumbers("variance", type, [&](auto tag) {
