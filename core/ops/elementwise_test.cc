@@ -76,6 +76,7 @@ TEST(Elementwise, Binary) {
            .narrow_on_host = false});
 }
 
+// It is long because it has a case for each op.
 TEST(Elementwise, Unary) {
   CheckOp({.name = "scale",
            .op = [](const Tensors& x) { return Scale(x[0], -2.5); },
