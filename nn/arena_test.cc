@@ -11,25 +11,12 @@
 #include "lathe/core/ops/reduce.h"
 #include "lathe/nn/layers.h"
 #include "lathe/nn/module.h"
+#include "lathe/nn/network_testing.h"
 
 namespace lathe {
 namespace {
 
 using Floats = std::vector<float>;
-
-class Dense : public Module {
- public:
-  Dense(int64_t in, int64_t out)
-      : weight(RegisterParameter("weight", {out, in}, Init::Normal(0.02))),
-        bias(RegisterParameter("bias", {out}, Init::Zeros(), /*decays=*/false)) {}
-  Tensor weight, bias;
-};
-
-class Network : public Module {
- public:
-  Network() : first(Register<Dense>("first", 3, 5)), second(Register<Dense>("second", 5, 2)) {}
-  std::shared_ptr<Dense> first, second;
-};
 
 TEST(Arena, ParametersAreViewsInReverseOrder) {
   Network network;
