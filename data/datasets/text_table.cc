@@ -27,6 +27,17 @@ std::vector<std::string> AllNames(const TextTable& table) {
   return names;
 }
 
+// Throws if a row of a column that nobody has named lacks a text.
+void CheckEachRowHasText(const TextTable& table, const std::string& name) {
+  const auto found = table.unusable.find(name);
+  if (found == table.unusable.end()) return;
+  const UnusableValue& value = found->second;
+  throw InvalidArgument(NameOfRow(table.path, value.line, value.element) + ": " + value.problem +
+                            " but other rows have a text there",
+                        "give each row a text there, or name the columns of texts")
+      .WithDetail(UnusableColumn{name});
+}
+
 // Throws if the column has arrays.
 void CheckTexts(const TextTable& table, const std::string& name) {
   const auto c = static_cast<size_t>(&table.column(name) - table.columns.data());
@@ -74,26 +85,35 @@ TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::str
                           std::to_string(named.size()) + ": " + Join(named));
   }
   std::vector<std::string> chosen = named;
-  if (chosen.empty() && table.has("sentence1") && table.has("sentence2")) {
+  const auto may_be_text = [&](const std::string& name) {
+    return table.has(name) && !table.without_text.contains(name);
+  };
+  if (chosen.empty() && may_be_text("sentence1") && may_be_text("sentence2")) {
     chosen = {"sentence1", "sentence2"};
   }
+  std::string without_text;  // the first column that would be chosen if it had texts
   // `lathe predict --output` has added columns.
   const bool predicted = table.has("prediction") && table.has("probability");
   for (const std::string& name : named.empty() ? AllNames(table) : std::vector<std::string>()) {
     if (chosen.size() == 2) break;
-    if (const auto found = table.unusable.find(name);
-        found != table.unusable.end() && found->second.begins_nested)
+    if (name == weight_column || name == label_column || name == "idx" || name == "id") continue;
+    if (name.empty() || (predicted && (name == "prediction" || name.starts_with("probability"))))
       continue;
-    if (name == weight_column) continue;
-    if (predicted && (name == "prediction" || name.starts_with("probability"))) continue;
-    if (name != label_column && name != "idx" && name != "id" && !name.empty())
+    if (may_be_text(name)) {
       chosen.push_back(name);
+    } else if (without_text.empty()) {
+      without_text = name;
+    }
   }
+  if (chosen.empty() && !without_text.empty()) chosen = {without_text};  // the checks tell why not
   if (chosen.empty()) {
     throw InvalidArgument(table.path + ": no text column; it has: " + Join(table.names),
                           "name the text column");
   }
-  for (const std::string& name : chosen) CheckTexts(table, name);
+  for (const std::string& name : chosen) {
+    if (named.empty() && may_be_text(name)) CheckEachRowHasText(table, name);
+    CheckTexts(table, name);
+  }
   return {.first = chosen[0], .second = chosen.size() > 1 ? chosen[1] : ""};
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +31,6 @@ struct UnusableColumn {  // see UnusableValue
 struct UnusableValue {
   int64_t line = 0, element = 0;  // see NameOfRow
   std::string problem;            // `key "x" is missing`, or `the value of "x" is null`
-  bool begins_nested = false;     // the file's first row has an object there
 };
 
 // A whole file: named columns, all of the same length.
@@ -48,6 +48,9 @@ struct TextTable {
   // or an object under it. `names` are the keys of the file's first object. Keys that only others
   // have are here alone, since the first one lacks them.
   std::map<std::string, UnusableValue> unusable = {};
+  // Columns of a file in JSON that hold no texts so far: those of nulls alone, and those whose
+  // first value other than null is an array or an object.
+  std::set<std::string> without_text = {};
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
   // Returns true if the file has the column, even if it can't be used.
   bool has(const std::string& name) const;
@@ -98,9 +101,10 @@ struct TextColumns {
 // Returns the `named` columns (one or two). If none is named, chooses as run_glue does: sentence1
 // and sentence2 if both are there. Otherwise it takes the first two columns that are not
 // `label_column`, or the only one. `weight_column`, and the columns "idx", "id" and "" (a row index
-// written by a data frame), are no text either. Nor are columns that have an object in the first
-// row of a file in JSON. Nor are "prediction" and "probability...", if the table has both
-// "prediction" and "probability", as `lathe predict` writes them.
+// written by a data frame), are no text either. Nor are "prediction" and "probability...", if the
+// table has both "prediction" and "probability", as `lathe predict` writes them. Nor are columns in
+// TextTable::without_text. Throws if a chosen column has a text in some rows only, since it can't
+// be told whether the column is meant.
 TextColumns ChooseTextColumns(const TextTable& table, const std::vector<std::string>& named,
                               const std::string& label_column = "label",
                               const std::string& weight_column = "");

@@ -170,6 +170,10 @@ void TextTableParser::Parse(std::string_view text, bool last) {
   line_ += std::count(text.begin(), text.end(), '\n');
 }
 
+TextTableParser::Kind TextTableParser::KindOf(const Json& value) {
+  return value.is_null() ? Kind::kNull : value.is_structured() ? Kind::kNested : Kind::kText;
+}
+
 // Adds an object's values as a row. The first object names the columns.
 void TextTableParser::AddObject(const nlohmann::ordered_json& object, int64_t line) {
   const int64_t element = array_ ? ++num_elements_ : 0;
@@ -181,11 +185,12 @@ void TextTableParser::AddObject(const nlohmann::ordered_json& object, int64_t li
                             "write at least one text into it");
     SetNames(table_, std::move(names), line);
     table_.first_array_lines.resize(table_.names.size());
+    kinds_.resize(table_.names.size());
     first_line_ = line;
     first_element_ = element;
     for (const auto& [key, value] : object.items()) {
       if (value.is_object())
-        nested_.insert_or_assign(key, UnusableValue{line, element, ProblemOf(key, value), true});
+        nested_.insert_or_assign(key, UnusableValue{line, element, ProblemOf(key, value)});
     }
     table_.unusable = nested_;
   }
@@ -198,16 +203,16 @@ void TextTableParser::AddObject(const nlohmann::ordered_json& object, int64_t li
     num_found += is_there ? 1 : 0;
     const std::string problem = is_there ? ProblemOf(key, *value) : missing(key);
     table_.columns[c].push_back(problem.empty() ? TextOf(*value) : "");
-    if (!problem.empty())
-      table_.unusable.try_emplace(key, UnusableValue{line, element, problem, false});
+    if (!problem.empty()) table_.unusable.try_emplace(key, UnusableValue{line, element, problem});
+    if (is_there && kinds_[c] == Kind::kNull) kinds_[c] = KindOf(*value);
     if (is_there && value->is_array() && table_.first_array_lines[c] == 0)
       table_.first_array_lines[c] = line;
   }
   if (object.size() > num_found) {
     for (const auto& [key, value] : object.items()) {
-      if (std::ranges::find(table_.names, key) == table_.names.end())
-        table_.unusable.try_emplace(
-            key, UnusableValue{first_line_, first_element_, missing(key), false});
+      if (std::ranges::find(table_.names, key) != table_.names.end()) continue;
+      table_.unusable.try_emplace(key, UnusableValue{first_line_, first_element_, missing(key)});
+      if (Kind& kind = more_kinds_[key]; kind == Kind::kNull) kind = KindOf(value);
     }
   }
   table_.lines.push_back(line);
@@ -215,6 +220,12 @@ void TextTableParser::AddObject(const nlohmann::ordered_json& object, int64_t li
 }
 
 TextTable TextTableParser::TakeRows() {
+  for (size_t c = 0; c < kinds_.size(); ++c) {
+    if (kinds_[c] != Kind::kText) table_.without_text.insert(table_.names[c]);
+  }
+  for (const auto& [name, kind] : more_kinds_) {
+    if (kind != Kind::kText) table_.without_text.insert(name);
+  }
   TextTable rows = std::move(table_);
   table_ = {};
   table_.path = rows.path;

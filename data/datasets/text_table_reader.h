@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/data/table_files/json_rows.h"
@@ -49,9 +50,14 @@ class TextTableParser {
   int64_t first_line_ = 0;     // of that row
   int64_t first_element_ = 0;  // the same
   std::map<std::string, UnusableValue> nested_;  // columns with an object in that row
-  int64_t num_elements_ = 0;                     // of an array in JSON, that have been read
-  bool knows_form_ = false;                      // the next field is decided
-  std::optional<JsonArrayReader> array_;         // set if the file is an array in JSON
+  // What the values of a key are, by the first one that is not null.
+  enum class Kind { kNull, kText, kNested };
+  static Kind KindOf(const nlohmann::ordered_json& value);
+  std::vector<Kind> kinds_;                 // of the columns; empty if the file is not in JSON
+  std::map<std::string, Kind> more_kinds_;  // of keys that the first object lacks
+  int64_t num_elements_ = 0;                // of an array in JSON, that have been read
+  bool knows_form_ = false;                 // the next field is decided
+  std::optional<JsonArrayReader> array_;    // set if the file is an array in JSON
 };
 
 }  // namespace internal

@@ -24,6 +24,7 @@ TextTable ReadInBlocks(const std::string& path, int64_t block_bytes, InvalidUtf8
     all.lines.insert(all.lines.end(), rows.lines.begin(), rows.lines.end());
     all.elements.insert(all.elements.end(), rows.elements.begin(), rows.elements.end());
     all.unusable.insert(rows.unusable.begin(), rows.unusable.end());
+    all.without_text = rows.without_text;  // they may have a text by now
     for (size_t c = 0; c < all.first_array_lines.size(); ++c) {
       if (all.first_array_lines[c] == 0) all.first_array_lines[c] = rows.first_array_lines[c];
     }
@@ -36,7 +37,7 @@ std::string Problems(const TextTable& table) {
   std::string lines;
   for (const auto& [name, value] : table.unusable) {
     lines += NameOfRow(name, value.line, value.element) + ": " + value.problem +
-             (value.begins_nested ? ", and begins so\n" : "\n");
+             (table.without_text.contains(name) ? ", and has no texts\n" : "\n");
   }
   return lines;
 }
@@ -60,6 +61,8 @@ TEST(TextTableReaderTest, GivesTheRowsOfTheWholeFileForAnySizeOfBlocks) {
       {"csv", "a\nbroken \xC3(\n\xE2\x82\nok \xC3\xA9\n"},
       {"json", "{\"a\":1}\n{\"a\":2}\n"},
       {"jsonl", "{\"a\":1,\"b\":{}}\n{\"a\":2,\"c\":3}\n{}\n{\"a\":null,\"b\":null,\"c\":4}\n"},
+      {"jsonl",
+       "{\"a\":null,\"b\":null}\n{\"a\":[1],\"c\":null}\n{\"a\":\"\",\"b\":0,\"c\":\"x\"}\n"},
       {"json", "[{\"a\":1},\n{\"b\":2}, {\"b\":{\"c\":[]},\"a\":{}}]"},
       {"json", "[{\"a\":1,\"b\":\"x\"},{\"b\":[1],\"a\":\"\xC3\xA9\"}]"},
       {"json",
@@ -77,6 +80,7 @@ TEST(TextTableReaderTest, GivesTheRowsOfTheWholeFileForAnySizeOfBlocks) {
       ASSERT_EQ(table.elements, expected.elements) << text << block;
       ASSERT_EQ(table.first_array_lines, expected.first_array_lines) << text << block;
       ASSERT_EQ(Problems(table), Problems(expected)) << text << block;
+      ASSERT_EQ(table.without_text, expected.without_text) << text << block;
     }
   }
 }

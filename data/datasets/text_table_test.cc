@@ -140,7 +140,7 @@ TEST(JsonTest, OnlyColumnsThatAreUsedNeedATextInEachRow) {
             "t.json:1: element 2: key \"a\" is missing");
 }
 
-// As run_glue's choice would fail later. An object is never meant as a text.
+// A column is a text if its first value other than null is one.
 TEST(JsonTest, TheChoiceOfTextsLooksAtAllKeys) {
   const auto choose = [](const std::string& rows) -> std::string {
     try {
@@ -153,14 +153,35 @@ TEST(JsonTest, TheChoiceOfTextsLooksAtAllKeys) {
   const std::string row = "{\"text\": \"x\", \"label\": 1}\n";
   EXPECT_EQ(choose("{\"text\": \"x\", \"label\": 1, \"meta\": {}}\n" + row), "text|");
   EXPECT_EQ(choose("{\"text\": \"x\", \"label\": 1, \"id\": null}\n" + row), "text|");
-  EXPECT_EQ(choose("{\"text\": \"x\", \"label\": 1, \"meta\": null}\n" + row),
-            "t.jsonl:1: the value of \"meta\" is null");
+  EXPECT_EQ(choose("{\"text\": \"x\", \"label\": 1, \"meta\": null}\n" + row), "text|");
+  EXPECT_EQ(choose("{\"meta\": null, \"text\": \"x\", \"label\": 1}\n" + row), "text|");
+  EXPECT_EQ(choose("{\"tags\": [\"a\"], \"text\": \"x\", \"by\": 2, \"label\": 1}\n"), "text|by");
+  EXPECT_EQ(choose("{\"tags\": [], \"text\": \"x\"}\n{\"tags\": \"a\", \"text\": \"x\"}\n"),
+            "text|");
+  const std::string late = "{\"text\": \"x\", \"label\": 1, \"more\": ";
+  const std::string null = late + "null}\n";
+  for (const char* value : {"[]", "{}", "[\"a\"]", "null"}) {
+    EXPECT_EQ(choose(null + late + value + "}\n"), "text|") << value;
+    EXPECT_EQ(choose(row + late + value + "}\n"), "text|") << value;  // the first row lacks the key
+  }
+  for (const char* value : {"\"y\"", "\"\"", "0", "false"}) {
+    EXPECT_EQ(choose(null + null + late + value + "}\n"),
+              "t.jsonl:1: the value of \"more\" is null but other rows have a text there");
+    EXPECT_EQ(choose(late + value + "}\n" + null),
+              "t.jsonl:2: the value of \"more\" is null but other rows have a text there");
+  }
+  EXPECT_EQ(choose("{\"sentence1\": \"x\", \"sentence2\": null, \"label\": 1}\n"), "sentence1|");
+  EXPECT_EQ(choose("{\"label\": 1, \"text\": null}\n"), "t.jsonl:1: the value of \"text\" is null");
+  EXPECT_EQ(choose("{\"label\": 1, \"text\": {}}\n"),
+            "t.jsonl:1: the value of \"text\" is an object");
+  EXPECT_EQ(choose("{\"label\": 1, \"text\": [\"x\"]}\n"),
+            "t.jsonl:1: the value of \"text\" is an array but must be a text");
   EXPECT_EQ(choose("{\"text\": \"x\", \"label\": 1, \"note\": \"y\"}\n" + row),
-            "t.jsonl:2: key \"note\" is missing");
+            "t.jsonl:2: key \"note\" is missing but other rows have a text there");
   EXPECT_EQ(choose(row + "{\"text\": \"x\", \"label\": 1, \"note\": \"y\"}\n"),
-            "t.jsonl:1: key \"note\" is missing");
+            "t.jsonl:1: key \"note\" is missing but other rows have a text there");
   EXPECT_EQ(choose("{\"sentence1\": \"x\"}\n{\"sentence1\": \"x\", \"sentence2\": \"y\"}\n"),
-            "t.jsonl:1: key \"sentence2\" is missing");
+            "t.jsonl:1: key \"sentence2\" is missing but other rows have a text there");
 }
 
 TEST(JsonArrayTest, ReadsOneArrayOfObjects) {

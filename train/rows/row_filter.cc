@@ -39,7 +39,8 @@ TextTable TakeRows(TextTable& table, const std::vector<bool>& taken) {
                 .lines = {},
                 .first_array_lines = table.first_array_lines,
                 .elements = {},
-                .unusable = table.unusable};
+                .unusable = table.unusable,
+                .without_text = table.without_text};
   size_t kept = 0;
   for (size_t row = 0; row < taken.size(); ++row) {
     for (size_t c = 0; c < table.columns.size(); ++c) {

@@ -15,11 +15,13 @@ TextTable Table(const std::string& rows) {
 
 TEST(RowFilterTest, TakesRowsOutOfATable) {
   TextTable table = Table("a,1,x\nb,2,y\nc,3,z\nd,4,x\n");
+  table.without_text = {"more"};
   const TextTable taken = TakeRows(table, {true, false, false, true});
   EXPECT_EQ(taken.column("text"), (Strings{"a", "d"}));
   EXPECT_EQ(taken.column("label"), (Strings{"x", "x"}));
   EXPECT_EQ(taken.lines, (std::vector<int64_t>{2, 5}));
   EXPECT_EQ(taken.path, "t.csv");
+  EXPECT_EQ(taken.without_text, table.without_text);
   EXPECT_EQ(table.column("text"), (Strings{"b", "c"}));
   EXPECT_EQ(table.column("more"), (Strings{"2", "3"}));
   EXPECT_EQ(table.lines, (std::vector<int64_t>{3, 4}));

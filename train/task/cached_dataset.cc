@@ -207,7 +207,8 @@ void CachedDataset::Scan(const PretrainedConfig& config) {
                          .lines = {},
                          .first_array_lines = std::vector<int64_t>(rows.names.size()),
                          .elements = {},
-                         .unusable = rows.unusable});
+                         .unusable = rows.unusable,
+                         .without_text = rows.without_text});
       has_labels = has_labels || rows.has(options_.label_column);
       if (rule) columns = ChooseColumns(headers, options_);
     }
@@ -216,6 +217,7 @@ void CachedDataset::Scan(const PretrainedConfig& config) {
       if (first == 0) first = rows.first_array_lines[c];
     }
     headers.back().unusable.insert(rows.unusable.begin(), rows.unusable.end());
+    headers.back().without_text = rows.without_text;
     // The labels are those of the whole training data, as in run_glue.
     if (!options_.do_train && split_.max_rows && !split_.drops_duplicates)
       CutRows(rows, *split_.max_rows - num_rows);
