@@ -6,7 +6,6 @@
 #include <atomic>
 #include <utility>
 
-#include "lathe/core/base/error.h"
 #include "lathe/distributed/trackers/event_file.h"
 #include "lathe/distributed/trackers/tracker_values.h"
 
@@ -32,9 +31,8 @@ void AddValues(const nlohmann::json& values, const std::string& prefix,
       out.push_back(ScalarValue(tag, value.get<double>()));
     } else if (value.is_string()) {
       out.push_back(TextValue(tag, value.get_ref<const std::string&>()));
-    } else if (!value.is_null()) {
-      throw InvalidArgument("[tensorboard] \"" + tag + "\" is a list",
-                            "log each of its numbers under a name of its own");
+    } else if (value.is_array()) {
+      out.push_back(TextValue(tag, DumpJson(value)));
     }
   }
 }

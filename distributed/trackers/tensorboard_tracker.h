@@ -22,7 +22,8 @@ struct EventOrigin {
 };
 
 // A number becomes a point of the curve of its name, a boolean one at 0 or 1, and a text a text.
-// A value in an object gets the tag "object/value". Hyperparameters become a row of the table of
+// A list, for which TensorBoard has no curve, becomes its text in JSON. A value in an object gets
+// the tag "object/value". Hyperparameters become a row of the table of
 // hyperparameters and, as with Transformers' TensorBoardCallback, the text "args". An object among
 // them becomes a text of its own. TensorBoard puts values without a step at step 0.
 class TensorBoardTracker : public Tracker {
@@ -31,8 +32,7 @@ class TensorBoardTracker : public Tracker {
   explicit TensorBoardTracker(std::string folder, EventOrigin origin = {});
 
   std::string name() const override { return "tensorboard"; }
-  // All of them throw FileError if the file can't be made or written to. Log also throws
-  // InvalidArgument for a list. What is in the file then stays as it was.
+  // All of them throw FileError if the file can't be made or written to.
   void Start(const nlohmann::json& hyperparameters) override;
   void Log(const nlohmann::json& values, std::optional<int64_t> step) override;
   void Finish() override;
