@@ -43,7 +43,8 @@ void AddTrainedFlags(FlagTable& flags, FinetuneArguments& o) {
   flags
       .Add("freeze_layers", &o.freeze_layers,
            "parameters that stay as they are: N (the embeddings and the first N layers), "
-           "embeddings, encoder, or a regular expression for their names")
+           "embeddings (all that is used before the first layer), encoder (all but the head), or a "
+           "regular expression for their names")
       .ValueName("WHICH");
   flags
       .Add("head_learning_rate", &o.head_learning_rate,
@@ -51,7 +52,8 @@ void AddTrainedFlags(FlagTable& flags, FinetuneArguments& o) {
       .Min(0);
   flags
       .Add("layerwise_lr_decay", &o.layerwise_lr_decay,
-           "factor by which each layer's learning rate is lower than that of the layer above")
+           "factor by which each layer's learning rate is lower than that of the layer above; the "
+           "embeddings come below the first layer")
       .Min(0)
       .Max(1);
 }

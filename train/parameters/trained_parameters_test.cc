@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -27,16 +28,18 @@ const Json& Golden() {
   return golden;
 }
 
-std::shared_ptr<TokenizedDataset> Samples() {
+std::shared_ptr<TokenizedDataset> Samples(const Json& all_ids = Golden().at("ids"),
+                                          const Json& labels = Golden().at("labels"),
+                                          int64_t num_labels = 4) {
   auto data = std::make_shared<TokenizedDataset>();
   data->has_labels = true;
-  data->num_labels = 4;
-  for (const Json& ids : Golden().at("ids")) {
+  data->num_labels = num_labels;
+  for (const Json& ids : all_ids) {
     for (const int32_t id : ids) data->input_ids.push_back(id);
     data->offsets.push_back(std::ssize(data->input_ids));
   }
   data->token_type_ids.resize(data->input_ids.size());
-  data->classes = Golden().at("labels").get<std::vector<int64_t>>();
+  data->classes = labels.get<std::vector<int64_t>>();
   return data;
 }
 
@@ -72,16 +75,29 @@ TrainingArguments ArgumentsOf(const Json& of) {
 // Trains the model and returns the loss of each step.
 std::vector<double> Train(const TrainingArguments& arguments,
                           const std::shared_ptr<SequenceClassifier>& model,
-                          const ProcessEnvironment* env = nullptr) {
+                          const ProcessEnvironment* env = nullptr,
+                          const std::shared_ptr<TokenizedDataset>& samples = Samples()) {
   AcceleratorOptions options = AcceleratorOptionsOf(arguments);
   if (env != nullptr) options.environment = *env;
   Accelerator accelerator(options);
-  Trainer trainer(arguments, accelerator, {.model = model, .train = Samples()});
+  Trainer trainer(arguments, accelerator, {.model = model, .train = samples});
   trainer.Train();
   std::vector<double> losses;
   for (const Json& entry : trainer.state().log_history)
     if (entry.contains("loss")) losses.push_back(entry.at("loss"));
   return losses;
+}
+
+// Returns how far each parameter went.
+std::map<std::string, double> ChangesSince(const Values& before, const Module& model) {
+  std::map<std::string, double> changes;
+  for (const auto& [name, values] : ValuesOf(model)) {
+    double sum = 0;
+    for (size_t i = 0; i < values.size(); ++i)
+      sum += std::pow(static_cast<double>(values[i]) - before.at(name)[i], 2);
+    changes[name] = std::sqrt(sum);
+  }
+  return changes;
 }
 
 // tests/golden/make_trained_parameters.py writes PyTorch's losses, and how far each parameter went.
@@ -99,22 +115,50 @@ TEST(TrainedParametersTest, TwentyStepsAreThoseOfPyTorch) {
       ASSERT_EQ(losses.size(), 20u);
       for (size_t i = 0; i < 20; ++i)
         EXPECT_NEAR(losses[i], of.at("losses").at(i).get<double>(), 1e-4) << i;
-      for (const auto& [name, values] : ValuesOf(*model)) {
+      for (const auto& [name, change] : ChangesSince(before, *model)) {
         const double expected = of.at("changes").at(name);
-        double sum = 0;
-        for (size_t i = 0; i < values.size(); ++i)
-          sum += std::pow(static_cast<double>(values[i]) - before.at(name)[i], 2);
         // A key's bias has no gradient but rounding errors, which AdamW divides by their size. It
         // is frozen if the query's bias is.
         constexpr std::string_view kBias = "key.bias";
         const std::string layer = name.substr(0, name.size() - kBias.size());
         if (name.ends_with(kBias) && of.at("changes").at(layer + "query.bias") != 0) continue;
         if (expected == 0) {
-          EXPECT_EQ(sum, 0) << name;
+          EXPECT_EQ(change, 0) << name;
         }
-        EXPECT_NEAR(std::sqrt(sum), expected, 1e-3) << name;
+        EXPECT_NEAR(change, expected, 1e-4) << name;
       }
     }
+  }
+}
+
+// These families have more before their first layer than tables and a norm. Their "zero_gradients"
+// are zero in float64, so what AdamW makes of them in float32 is a matter of rounding. In PyTorch
+// it is no less so: there they end as far from the results in float64 as here.
+TEST(TrainedParametersTest, TwentyStepsOfFamiliesAreThoseOfPyTorch) {
+  ASSERT_EQ(Golden().at("families").size(), 8u);
+  for (const Json& of : Golden().at("families")) {
+    const std::string name_of_model = of.at("model");
+    SCOPED_TRACE(name_of_model + " " + of.at("freeze_layers").get<std::string>());
+    const auto model =
+        AutoModelForSequenceClassification::FromPretrained("tests/golden/models/" + name_of_model);
+    const Values before = ValuesOf(*model);
+    const std::vector<double> losses =
+        Train(ArgumentsOf(of), model, nullptr,
+              Samples(Golden().at("family_ids"), of.at("labels"), model->config().num_labels()));
+    ASSERT_EQ(losses.size(), 20u);
+    for (size_t i = 0; i < 20; ++i)
+      EXPECT_NEAR(losses[i], of.at("losses").at(i).get<double>(), 1e-4) << i;
+    const auto zero_gradients = of.at("zero_gradients").get<std::vector<std::string>>();
+    size_t compared = 0;
+    for (const auto& [name, change] : ChangesSince(before, *model)) {
+      const double expected = of.at("changes").at(name);
+      EXPECT_EQ(change == 0, expected == 0) << name;
+      if (std::ranges::count(zero_gradients, name) > 0) continue;
+      EXPECT_NEAR(change, expected, 1e-4) << name;
+      ++compared;
+    }
+    EXPECT_EQ(compared, of.at("changes").size() - zero_gradients.size());
+    EXPECT_LE(zero_gradients.size(), 2u);  // the key's bias of each layer
   }
 }
 
