@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/apps/cli/options_file.h"
+#include "lathe/apps/cli/secret_names.h"
 #include "lathe/core/base/error.h"
 
 namespace lathe {
@@ -20,7 +21,9 @@ using Values = std::vector<std::string>;
 std::string Quoted(const std::string& text) { return '"' + text + '"'; }
 
 Error BadValue(const Flag& flag, const std::string& wanted, const std::string& value) {
-  return InvalidArgument("--" + flag.name + " must be " + wanted + " but is " + Quoted(value));
+  const std::string must = "--" + flag.name + " must be " + wanted;
+  if (EndsAsSecret(flag.name)) return InvalidArgument(must, "a token is given by --token TOKEN");
+  return InvalidArgument(must + " but is " + Quoted(value));
 }
 
 // The shortest text for the number; a whole number has no decimals.
@@ -71,8 +74,11 @@ Values ValuesInFile(const Flag& flag, const OptionInFile& option) {
   const auto wrong = [&](const std::string& wanted, const nlohmann::json& found,
                          const std::string& but = " but is ") {
     constexpr size_t kMost = 60;  // characters of a long value that the error shows
+    const std::string must = option.where + Quoted(option.name) + " must be " + wanted;
+    if (EndsAsSecret(option.name))
+      return InvalidArgument(must.ends_with(',') ? must.substr(0, must.size() - 1) : must);
     const std::string text = text_of(found);
-    return InvalidArgument(option.where + Quoted(option.name) + " must be " + wanted + but +
+    return InvalidArgument(must + but +
                            (text.size() > kMost ? text.substr(0, kMost) + "..." : text));
   };
   if (flag.kind == Flag::Kind::kList && value.is_array()) {
@@ -298,9 +304,11 @@ Values FlagTable::Parse(const Values& given) {
     if (equals != std::string::npos) {
       values.push_back(args[i].substr(equals + 1));
     } else if (flag->kind == Flag::Kind::kBool) {
-      const bool next_is_bool =
-          !stops_at_positional_ && i + 1 < args.size() && ToBool(args[i + 1]).has_value();
-      values.push_back(next_is_bool ? args[++i] : "true");
+      const bool has_next = !stops_at_positional_ && i + 1 < args.size();
+      // A secret behind a switch would be shown as an argument that nobody expects.
+      const bool next_is_value = has_next && (ToBool(args[i + 1]).has_value() ||
+                                              (EndsAsSecret(name) && !is_option(args[i + 1])));
+      values.push_back(next_is_value ? args[++i] : "true");
     } else {
       const size_t most = flag->kind == Flag::Kind::kList ? args.size() : 1;
       while (values.size() < most && i + 1 < args.size() && args[i + 1] != "--" &&

@@ -1,6 +1,5 @@
 #include "lathe/apps/finetune/resume_command.h"
 
-#include <absl/strings/ascii.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/apps/cli/secret_names.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 
@@ -20,7 +20,7 @@ constexpr char kOption[] = "--resume_from_checkpoint";
 
 // Options that a command to repeat must not have. Tokens are secrets, which belong into HF_TOKEN.
 constexpr std::string_view kLeftOut[] = {"resume_from_checkpoint", "token", "hub_token",
-                                         "push_to_hub_token"};
+                                         "push_to_hub_token", "use_auth_token"};
 
 // Returns true if the word is one of these options, with its value behind "=" or without it.
 bool IsLeftOut(const std::string& word) {
@@ -30,24 +30,13 @@ bool IsLeftOut(const std::string& word) {
   return std::ranges::find(kLeftOut, name) != std::end(kLeftOut);
 }
 
-// Returns true if a variable or an option of this name may hold a secret.
-bool IsSecret(const std::string& name) {
-  constexpr std::string_view kParts[] = {"TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH"};
-  const std::string upper = absl::AsciiStrToUpper(name);
-  return std::ranges::any_of(
-      kParts, [&](std::string_view part) { return upper.find(part) != std::string::npos; });
-}
-
-// Returns a launcher's word up to the value of the first such name: "HF_TOKEN=" or
-// "--export=ALL,HF_TOKEN=". What follows is left out, too, since a secret may have any characters.
-std::string WithoutSecret(const std::string& word) {
-  const auto is_of_name = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
-  for (size_t end = word.find('='); end != std::string::npos; end = word.find('=', end + 1)) {
-    size_t begin = end;
-    while (begin > 0 && is_of_name(word[begin - 1])) --begin;
-    if (IsSecret(word.substr(begin, end - begin))) return word.substr(0, end + 1);
-  }
-  return word;
+// Returns true if a launcher's word `at` is a secret whose name is the word before it. That is an
+// option such as `--api-key`, or a variable as in `mpiexec -genv HF_TOKEN ...`.
+bool IsSecretValue(const std::vector<std::string>& words, size_t at) {
+  if (at == 0 || words[at].starts_with("-")) return false;
+  const std::string& name = words[at - 1];
+  if (name.starts_with("-")) return name.find('=') == std::string::npos && EndsAsSecret(name);
+  return at > 1 && (words[at - 2] == "-genv" || words[at - 2] == "-env") && MayNameSecret(name);
 }
 
 // Returns the word without the user and the password of an address: "http://proxy" for
@@ -133,7 +122,10 @@ std::string OwnCommand() {
       if (has_value) ++i;
       continue;
     }
-    const std::string word = i < command.num_parents ? WithoutSecret(words[i]) : words[i];
+    std::string word = words[i];
+    // The last of the launcher's words is the program.
+    const bool is_value = i + 1 < command.num_parents && IsSecretValue(words, i);
+    if (i < command.num_parents) word = is_value ? "" : WithoutSecret(word);
     text += (text.empty() ? "" : " ") + Quoted(WithoutUser(word));
   }
   return text;

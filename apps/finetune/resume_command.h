@@ -7,8 +7,8 @@ namespace lathe {
 
 // Returns this process's command line, or its launcher's if it has one. A shell reads it as it was
 // given. --resume_from_checkpoint and options that hold tokens are left out. So are the values of
-// the launcher's assignments whose names hold TOKEN, KEY, SECRET or PASSWORD, as in
-// `sudo HF_TOKEN=...`.
+// the launcher's variables and options whose names stand for secrets (apps/cli/secret_names.h), as
+// in `sudo HF_TOKEN=...` and `wrapper --api-key ...`.
 std::string OwnCommand();
 
 // Returns the last line of an interrupted training: the command that goes on from the checkpoint.

@@ -6,6 +6,7 @@
 
 #include "lathe/apps/cli/options_file.h"
 #include "lathe/apps/cli/precision.h"
+#include "lathe/apps/cli/secret_names.h"
 #include "lathe/apps/options/decision_flags.h"
 #include "lathe/apps/options/drop_in_flags.h"
 #include "lathe/apps/options/flag_groups.h"
@@ -212,7 +213,7 @@ ParsedOptions ParseOptions(const std::vector<std::string>& args) {
   }
   if (!arguments_file.empty()) positional.erase(positional.begin());
   if (!positional.empty()) {
-    throw InvalidArgument("unexpected argument \"" + positional[0] + "\"",
+    throw InvalidArgument("unexpected argument \"" + WithoutSecret(positional[0]) + "\"",
                           IsOptionsFile(positional[0])
                               ? "a file of arguments stands first; --help lists the options"
                               : "a value stands right after its option; --help lists the options");

@@ -168,6 +168,29 @@ TEST_F(OptionsFileTest, ErrorsInJsonNameFileAndKey) {
   for (const auto& [entry, error] : wrong_types) EXPECT_EQ(JsonError(entry), json_ + ": " + error);
 }
 
+TEST_F(OptionsFileTest, NoErrorShowsASecret) {
+  const std::vector<std::pair<std::string, std::string>> wrong_types = {
+      {"\"hub_token\": [\"hf_secret\"]", "\"hub_token\" must be one value|"},
+      {"\"token\": {\"a\": \"hf_secret\"}", "\"token\" must be one value|"},
+      {"\"token\": true", "\"token\" must be text, in quotes|"},
+      {"\"use_auth_token\": \"hf_secret\"",
+       "--use_auth_token must be true or false|a token is given by --token TOKEN"}};
+  for (const auto& [entry, error] : wrong_types) EXPECT_EQ(JsonError(entry), json_ + ": " + error);
+  for (const char* broken :
+       {"\"token\": \"hf_secret", "\"token\": hf_secret", "\"tokn\": \"hf_secret\""}) {
+    const std::string error = JsonError(broken);
+    EXPECT_NE(error, "no error");
+    EXPECT_EQ(error.find("hf_secret"), std::string::npos) << error;
+  }
+  for (const char* broken :
+       {"token: [hf_secret]\n", "token: \"hf_secret\n", "tokn: hf_secret\n",
+        "token: hf_secret\ntoken: hf_secret\n", "use_auth_token: hf_secret\n"}) {
+    const std::string error = YamlError(broken);
+    EXPECT_NE(error, "no error");
+    EXPECT_EQ(error.find("hf_secret"), std::string::npos) << error;
+  }
+}
+
 TEST_F(OptionsFileTest, TwoNamesOfAnOptionMustAgree) {
   const std::string one = "\"activation_checkpointing\": false, \"gradient_checkpointing\": ";
   EXPECT_EQ(JsonError(one + "false"), "no error");

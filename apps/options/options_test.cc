@@ -128,6 +128,20 @@ TEST(OptionsTest, WrongValuesAreNamed) {
             "options");
 }
 
+TEST(OptionsTest, NoErrorShowsASecret) {
+  const std::string error =
+      "--use_auth_token must be true or false|a token is given by --token TOKEN";
+  EXPECT_EQ(ErrorOf({"--use_auth_token", "hf_secret"}), error);
+  EXPECT_EQ(ErrorOf({"--use-auth-token=hf_secret"}), error);
+  EXPECT_EQ(ErrorOf({"--use_auth_token", "--seed", "1"}), "no error");
+  for (const Args& args : {Args{"HF_TOKEN=hf_secret"}, Args{"--tokn", "hf_secret"},
+                           Args{"--tokn=hf_secret"}, Args{"-token", "hf_secret"}}) {
+    const std::string other = ErrorOf(args);
+    EXPECT_NE(other, "no error");
+    EXPECT_EQ(other.find("hf_secret"), std::string::npos) << other;
+  }
+}
+
 TEST(OptionsTest, NumbersBeyondAllUse) {
   EXPECT_EQ(ErrorOf({"--num_train_epochs", "1e30"}),
             "--num_train_epochs must be at most 1e+06 but is \"1e30\"|");

@@ -3,6 +3,8 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "lathe/apps/testing/hub_cli_testing.h"
 
@@ -167,13 +169,23 @@ TEST_F(HubCliTest, TheCommandToGoOnNamesOneCheckpoint) {
   EXPECT_EQ(Read("out/report.html").find("--resume"), std::string::npos);
 }
 
+void ExpectNoSecretIn(const std::string& folder) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_EQ(text.find("hf_secret"), std::string::npos) << entry.path();
+  }
+}
+
 // They come from options in any spelling, and from the words of a parent process that stays.
 TEST_F(HubCliTest, NeitherTheReportNorTheOutputHoldsASecret) {
+  std::vector<std::string> words = {"600", "sh", "-c", "shift 6; exec \"$@\""};
   const std::string parent =
-      "600 env HF_TOKEN=hf_secret my-api-key=hf_secret A=1,B_PASSWORD=hf_secret;more "
+      "sh --api-key hf_secret -genv HF_TOKEN hf_secret --quiet "
+      "env HF_TOKEN=hf_secret my-api-key=hf_secret A=1,B_PASSWORD=hf_secret;more "
       "a_proxy=http://user:hf_secret@proxy:3128 DB_PASSWD=hf_secret KEPT=yes "
       "apps/finetune/finetune";
-  std::vector<std::string> words;
   std::istringstream stream(parent);
   for (std::string word; stream >> word;) words.push_back(word);
   for (const std::string& arg : TrainingArgs(
@@ -191,7 +203,8 @@ TEST_F(HubCliTest, NeitherTheReportNorTheOutputHoldsASecret) {
     const size_t begin = run.out.find("to go on, run: ");
     ASSERT_NE(begin, std::string::npos) << run.out;
     const std::string line = run.out.substr(begin);
-    for (const char* part : {"timeout 600 env HF_TOKEN= my-api-key= A=1,B_PASSWORD= "
+    for (const char* part : {"timeout 600 sh -c 'shift 6; exec \"$@\"' sh --api-key '' -genv "
+                             "HF_TOKEN '' --quiet env HF_TOKEN= my-api-key= A=1,B_PASSWORD= "
                              "a_proxy=http://proxy:3128 DB_PASSWD= KEPT=yes apps/",
                              " --class_weights negative=2,positive=1 --report_to all "
                              "--resume_from_checkpoint "})
@@ -200,11 +213,27 @@ TEST_F(HubCliTest, NeitherTheReportNorTheOutputHoldsASecret) {
   }
   EXPECT_NE(Read("out/report.html").find("KEPT=yes"), std::string::npos);
   EXPECT_EQ(Read("out/report.html").find("resume"), std::string::npos);
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(Path("out"))) {
-    if (!entry.is_regular_file()) continue;
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    EXPECT_EQ(text.find("hf_secret"), std::string::npos) << entry.path();
+  ExpectNoSecretIn(Path("out"));
+}
+
+TEST_F(HubCliTest, NoSecretOfAnArgumentsFileIsShown) {
+  const std::string json =
+      R"({"token": "hf_secret", "hub_token": "hf_secret", "push_to_hub_token": "hf_secret",
+          "report_to": "all", "save_steps": 2})";
+  Write("args.json", json);
+  Write("args.yaml", "# the same\n" + json + "\n");
+  for (const char* file : {"args.json", "args.yaml"}) {
+    std::vector<std::string> words = {Path(file)};
+    for (const std::string& arg :
+         TrainingArgs("out", {"--num_threads", "1", "--num_train_epochs", "1000"}))
+      words.push_back(arg);
+    const RunResult run =
+        RunProgram("finetune", words, {.interrupt_after = "saved " + Path("out")});
+    EXPECT_EQ(run.exit_code, 130) << run.out << run.err;
+    EXPECT_NE(run.out.find(Path(file) + " "), std::string::npos) << run.out;
+    EXPECT_EQ((run.out + run.err).find("hf_secret"), std::string::npos) << run.out << run.err;
+    ExpectNoSecretIn(Path("out"));
+    std::filesystem::remove_all(Path("out"));
   }
 }
 
