@@ -107,6 +107,7 @@ TEST_F(DataFilesTest, CompressedFilesAndArraysAreTheSameData) {
 // Keys that nobody reads may come and go, be null or nested.
 TEST_F(DataFilesTest, UnusedKeysOfJsonMayHaveAnyValue) {
   ASSERT_EQ(Run("whole", "none", {"--do_eval", "--do_predict"}).exit_code, 0);
+  bool has_late_text = true;
   const auto write = [&](const std::string& from, const std::string& to) {
     std::istringstream lines(Read(from));
     std::string header, line, text;
@@ -118,7 +119,8 @@ TEST_F(DataFilesTest, UnusedKeysOfJsonMayHaveAnyValue) {
       }
       if (row % 3 == 0) object["a_note"] = nullptr;
       if (row % 3 == 1) object["a_note"] = {{"deep", {1, nullptr}}};
-      if (row == 7) object["b_late"] = "x";
+      if (row % 2 == 0) object["a_tags"] = nlohmann::json::array({"x"});
+      if (row == 7 && has_late_text) object["b_late"] = "x";
       text += object.dump() + "\n";
     }
     Write(to, text);
@@ -129,6 +131,19 @@ TEST_F(DataFilesTest, UnusedKeysOfJsonMayHaveAnyValue) {
   ExpectResultsOf("whole",
                   {"--train_file", Path("train.jsonl"), "--validation_file", Path("dev.jsonl"),
                    "--test_file", Path("test.jsonl"), "--text_columns", "sentence"});
+  // Only a text in some rows may be meant as a second one.
+  const Args unnamed = {"--train_file",          Path("train.jsonl"), "--validation_file",
+                        Path("dev.jsonl"),       "--test_file",       Path("test.jsonl"),
+                        "--overwrite_output_dir"};
+  fs::remove_all(Path("out"));
+  ExpectError(
+      Run("out", "none", unnamed),
+      Path("train.jsonl") + ":1: key \"b_late\" is missing but other rows have a text there");
+  has_late_text = false;
+  write("train.csv", "train.jsonl");
+  write("dev.csv", "dev.jsonl");
+  write("test.csv", "test.jsonl");
+  ExpectResultsOf("whole", unnamed);
   Write("bad.jsonl",
         "{\"sentence\": \"good film\", \"label\": \"positive\", \"w\": 1}\n"
         "{\"sentence\": \"bad film\", \"label\": \"negative\", \"w\": null}\n");
