@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/hub/http.h"
+#include "lathe/core/hub/http/http.h"
 #include "lathe/core/hub/hub_settings.h"
 
 namespace lathe {

@@ -13,7 +13,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/hub/http.h"
+#include "lathe/core/hub/http/http.h"
 
 namespace lathe {
 namespace {

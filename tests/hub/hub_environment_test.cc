@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "lathe/core/hub/http.h"
+#include "lathe/core/hub/http/http.h"
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/tests/hub/hub_testing.h"
 

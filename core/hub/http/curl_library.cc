@@ -1,4 +1,4 @@
-#include "lathe/core/hub/curl_library.h"
+#include "lathe/core/hub/http/curl_library.h"
 
 #include <absl/status/status.h>
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-#include "lathe/core/hub/http.h"
+#include "lathe/core/hub/http/http.h"
 
 #include <absl/status/status.h>
 #include <absl/strings/ascii.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/hub/curl_library.h"
+#include "lathe/core/hub/http/curl_library.h"
 #include "lathe/core/version.h"
 
 namespace lathe {
