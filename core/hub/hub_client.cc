@@ -34,6 +34,23 @@ bool LeadsToName(const HttpResponse& redirect, bool same_origin) {
   return relative || (same_origin && redirect.Header("x-repo-commit").empty());
 }
 
+// Returns true for the answer of a server that doesn't have what was asked for, such as a mirror
+// that holds only files. A Hub gives a code with its errors. An answer that may change later, or
+// that refuses access, isn't one of these.
+bool LacksFunction(const HttpResponse& response) {
+  switch (response.status) {
+    case 400:
+    case 404:
+    case 405:
+    case 410:
+    case 501:
+      break;
+    default:
+      if (!IsRedirect(response.status)) return false;
+  }
+  return response.Header("x-error-code").empty();
+}
+
 // Removes what HTTP puts round an etag: quotes, and a mark for weak ones.
 std::string PlainEtag(std::string etag) {
   if (etag.starts_with("W/")) etag.erase(0, 2);
@@ -105,7 +122,8 @@ HttpResponse HubClient::Send(HttpRequest request, bool to_bytes, HttpSink* sink)
 bool HubClient::IsTransient(const HttpResponse& response) {
   switch (response.failure) {
     case HttpFailure::kNone:
-      return response.status == 408 || response.status == 429 || response.status >= 500;
+      return response.status == 408 || response.status == 429 ||
+             (response.status >= 500 && response.status != 501);
     case HttpFailure::kTls:
     case HttpFailure::kOther:
       return false;
@@ -178,18 +196,16 @@ HubFile HubClient::FindFile(const std::string& revision, const std::string& file
   return found;
 }
 
-std::optional<HubListing> HubClient::List(const std::string& revision) {
+HubListing HubClient::List(const std::string& revision) {
   const HttpResponse response = SendOften({.url = settings_.endpoint + "/api/models/" + model_ +
                                                   "/revision/" + PercentEncoded(revision, false),
                                            .connect_timeout = settings_.etag_timeout,
                                            .stall_timeout = settings_.download_timeout},
                                           5);
   if (response.failure != HttpFailure::kNone || response.status != 200) {
-    const bool unknown =
-        response.failure == HttpFailure::kNone &&
-        (response.status == 404 || response.status == 405 || IsRedirect(response.status)) &&
-        response.Header("x-error-code").empty();
-    if (unknown) return std::nullopt;
+    if (response.failure == HttpFailure::kNone && LacksFunction(response)) {
+      return {.status = response.status};
+    }
     throw ErrorOf(response, revision, "the list of files");
   }
   try {

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,12 +32,18 @@ struct HubFile {
 };
 
 struct HubListing {
-  std::string commit;
-  std::vector<std::string> files;
+  std::string commit = {};
+  std::vector<std::string> files = {};
+  int status = 200;  // of the answer; with another one the server lists no files
+
+  bool is_given() const { return status == 200; }
 };
 
 class HubClient {
  public:
+  // How often a request is made, in all, that the cache can't do without.
+  static constexpr int kAttempts = 6;
+
   // Makes no request.
   HubClient(HubSettings settings, std::string model);
 
@@ -50,8 +55,9 @@ class HubClient {
   // Asks for a file's metadata. Throws if there is no such model or revision, or if the Hub doesn't
   // show it to us. With `attempts` above 1 tries again if the network fails, or the server does.
   HubFile FindFile(const std::string& revision, const std::string& file, int attempts);
-  // Returns all files of the model. Returns nullopt if this server doesn't list files.
-  std::optional<HubListing> List(const std::string& revision);
+  // Returns all files of the model. Mirrors may lack this part of the protocol: answers with 400,
+  // 404, 405, 410, 501 or a redirect that don't come from a Hub give no list. Throws for others.
+  HubListing List(const std::string& revision);
   // Returns the address at which the file is asked for.
   std::string FileUrl(const std::string& revision, const std::string& file) const;
 

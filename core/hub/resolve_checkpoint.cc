@@ -1,178 +1,21 @@
 #include "lathe/core/hub/resolve_checkpoint.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/files/safe_path.h"
-#include "lathe/core/hub/blob_digest.h"
-#include "lathe/core/hub/fetch_file.h"
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/core/hub/hub_client.h"
 #include "lathe/core/hub/hub_names.h"
+#include "lathe/core/hub/hub_snapshot.h"
 #include "lathe/core/hub/transfer_progress.h"
-#include "lathe/core/weight_files/shard_index.h"
 
 namespace lathe {
 namespace {
-
-constexpr char kConfig[] = "config.json";
-// What a tokenizer is read from: the first of these that is there needs no other vocabulary.
-constexpr char kTokenizer[] = "tokenizer.json";
-constexpr std::array kTokenizerNotes = {"tokenizer_config.json", "special_tokens_map.json",
-                                        "added_tokens.json"};
-constexpr std::array kVocabularies = {
-    "vocab.txt", "vocab.json",         "merges.txt", "spiece.model", "sentencepiece.bpe.model",
-    "spm.model", "sentencepiece.model"};
-// The columns that a training with finetune has read (train/rows/trained_columns.h).
-constexpr char kColumns[] = "data_columns.json";
-constexpr std::array kWeights = {"model.safetensors", "pytorch_model.bin", "tf_model.h5"};
-constexpr char kIndexEnding[] = ".index.json";
-constexpr int kAttempts = 6;
-
-std::string Joined(const std::vector<std::string>& files) {
-  constexpr size_t kShown = 12;
-  std::string text;
-  for (size_t i = 0; i < std::min(files.size(), kShown); ++i) {
-    text += (i > 0 ? ", " : "") + files[i];
-  }
-  if (files.size() > kShown) text += ", ...";
-  return text.empty() ? "nothing" : text;
-}
-
-// One commit of one model. Files that the cache lacks are fetched, unless only it may be used.
-class Snapshot {
- public:
-  // `client` is null if no request may be made. With `check_cached` the files that the cache has
-  // must be sound.
-  Snapshot(const HubCache& cache, HubClient* client, std::string model, std::string commit,
-           bool check_cached)
-      : cache_(cache),
-        client_(client),
-        model_(std::move(model)),
-        commit_(std::move(commit)),
-        check_cached_(check_cached) {}
-
-  std::string folder() const { return cache_.SnapshotFolder(commit_); }
-  // Makes the files of these parts present. Throws NotFound if one is needed and not there.
-  void Need(const CheckpointParts& parts);
-  // Returns the Hub's list of the commit's files. There is none if the server gives none, or if no
-  // request may be made.
-  const std::optional<HubListing>& Listing();
-
- private:
-  bool Exists(const std::string& file);
-  void Fetch(const std::string& file);
-  void FetchIfThere(const std::string& file) {
-    if (Exists(file)) Fetch(file);
-  }
-  void NeedConfig();
-  void NeedTokenizer();
-  void NeedWeights();
-  // Returns the end of a sentence that says which file is not there.
-  std::string Contents();
-
-  const HubCache& cache_;
-  HubClient* client_;
-  std::string model_, commit_;
-  bool check_cached_;
-  bool asked_ = false;
-  std::optional<HubListing> listing_;
-};
-
-const std::optional<HubListing>& Snapshot::Listing() {
-  if (!asked_ && client_ != nullptr) {
-    listing_ = client_->List(commit_);
-    asked_ = true;
-  }
-  return listing_;
-}
-
-std::string Snapshot::Contents() {
-  if (client_ == nullptr) return "; it has " + Joined(cache_.Files(commit_));
-  return Listing() ? "; it has " + Joined(Listing()->files)
-                   : ", and the server gives no list of its files";
-}
-
-bool Snapshot::Exists(const std::string& file) {
-  if (cache_.Has(commit_, file)) return true;
-  if (client_ == nullptr || cache_.IsKnownMissing(commit_, file)) return false;
-  const bool exists =
-      Listing() ? std::binary_search(Listing()->files.begin(), Listing()->files.end(), file)
-                : client_->FindFile(commit_, file, kAttempts).exists;
-  if (!exists) cache_.KeepMissing(commit_, file);
-  return exists;
-}
-
-void Snapshot::Fetch(const std::string& file) {
-  if (client_ != nullptr) {
-    FetchFile(*client_, cache_, commit_, file);
-  } else if (!cache_.Has(commit_, file)) {
-    throw NotFound(model_ + ": " + file + " is not in the cache " + cache_.root(),
-                   "without HF_HUB_OFFLINE and with a network it is fetched");
-  } else if (check_cached_ && IsDamagedBlob(cache_.SnapshotPath(commit_, file))) {
-    throw DataLoss(cache_.SnapshotPath(commit_, file) + ": is damaged: its hash is not its name",
-                   "without HF_HUB_OFFLINE and with a network it is fetched again");
-  }
-}
-
-void Snapshot::NeedConfig() {
-  if (Exists(kConfig)) return Fetch(kConfig);
-  throw NotFound(model_ + ": has no config.json" + Contents(),
-                 "name a model that Transformers can read");
-}
-
-void Snapshot::NeedTokenizer() {
-  FetchIfThere(kConfig);  // its model_type may decide the tokenizer's class
-  for (const char* file : kTokenizerNotes) FetchIfThere(file);
-  if (Exists(kTokenizer)) return Fetch(kTokenizer);
-  bool any = false, all_known = cache_.IsKnownMissing(commit_, kTokenizer);
-  for (const char* file : kVocabularies) {
-    all_known = all_known && cache_.IsKnownMissing(commit_, file);
-    if (!Exists(file)) continue;
-    Fetch(file);
-    any = true;
-  }
-  // A model without a tokenizer has none in the cache either.
-  if (!any && !all_known && client_ == nullptr) {
-    throw NotFound(model_ + ": the tokenizer is not in the cache " + cache_.root(),
-                   "without HF_HUB_OFFLINE and with a network it is fetched");
-  }
-}
-
-void Snapshot::NeedWeights() {
-  for (const std::string name : kWeights) {
-    if (Exists(name)) return Fetch(name);
-    const std::string index = name + kIndexEnding;
-    if (!Exists(index)) continue;
-    Fetch(index);
-    std::set<std::string> shards;
-    for (const auto& [tensor, shard] : ReadShardIndex(cache_.SnapshotPath(commit_, index),
-                                                      std::filesystem::path(name).extension())) {
-      shards.insert(shard);
-    }
-    for (const std::string& shard : shards) Fetch(shard);
-    return;
-  }
-  throw NotFound(model_ + ": has no weights (model.safetensors, pytorch_model.bin or tf_model.h5)" +
-                     (client_ == nullptr ? " in the cache" : "") + Contents(),
-                 client_ == nullptr ? "without HF_HUB_OFFLINE and with a network they are fetched"
-                                    : "name a model with weights");
-}
-
-void Snapshot::Need(const CheckpointParts& parts) {
-  if (parts.config) NeedConfig();
-  if (parts.tokenizer) NeedTokenizer();
-  if (parts.columns) FetchIfThere(kColumns);
-  if (parts.weights) NeedWeights();
-}
 
 // Finds out which commit a revision is, and how files are got.
 class Resolver {
@@ -238,36 +81,35 @@ std::string Resolver::CommitOf(HubClient& client, const std::optional<std::strin
                                const CheckpointParts& parts) {
   if (IsCommit(settings_.revision)) return settings_.revision;
   const auto ask = [&](int attempts) {
-    HubFile found = client.FindFile(settings_.revision, kConfig, attempts);
+    HubFile found = client.FindFile(settings_.revision, kHubConfigFile, attempts);
     if (!IsCommit(found.commit)) {
-      const std::optional<HubListing> listing = client.List(settings_.revision);
-      found.commit = listing ? listing->commit : "";
+      found.commit = client.List(settings_.revision).commit;
       if (!IsCommit(found.commit)) throw NotFound(model_ + ": has no config.json");
     }
-    if (!found.exists) cache_.KeepMissing(found.commit, kConfig);
+    if (!found.exists) cache_.KeepMissing(found.commit, kHubConfigFile);
     return found.commit;
   };
-  if (!known) return ask(kAttempts);
+  if (!known) return ask(HubClient::kAttempts);
   try {
     return ask(1);  // with something in the cache there is no reason to wait long
   } catch (const Error& e) {
     if (e.detail<HubOutOfReach>() == nullptr || WholeOrNone(*known, parts)) throw;
   }
-  return ask(kAttempts);
+  return ask(HubClient::kAttempts);
 }
 
 ResolvedCheckpoint Resolver::Fetch(HubClient& client, const std::string& commit, bool is_known,
                                    const CheckpointParts& parts) {
   // An update that breaks off must not hide the commit that the cache has.
   if (!is_known) cache_.KeepCommit(settings_.revision, commit);
-  Snapshot snapshot(cache_, &client, model_, commit, settings_.check_cached);
+  HubSnapshot snapshot(cache_, &client, model_, commit, settings_.check_cached);
   snapshot.Need(parts);
   cache_.KeepCommit(settings_.revision, commit);
   return {snapshot.folder(), commit};
 }
 
 ResolvedCheckpoint Resolver::Whole(const std::string& commit, const CheckpointParts& parts) {
-  Snapshot snapshot(cache_, nullptr, model_, commit, settings_.check_cached);
+  HubSnapshot snapshot(cache_, nullptr, model_, commit, settings_.check_cached);
   snapshot.Need(parts);
   return {snapshot.folder(), commit};
 }
@@ -332,26 +174,8 @@ ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patte
   const bool is_known = cache_.FindCommit(settings_.revision).has_value();
   const std::string commit = CommitOf(client, std::nullopt, {});
   if (!is_known) cache_.KeepCommit(settings_.revision, commit);
-  Snapshot snapshot(cache_, &client, model_, commit, settings_.check_cached);
-  const std::optional<HubListing>& listing = snapshot.Listing();
-  if (!listing) {
-    throw NotFound(model_ + " at " + client.shown_endpoint() +
-                       ": the server gives no list of files, so patterns can't be compared with it",
-                   "leave out " + OptionName("include") + "; then each needed file is asked for");
-  }
-  bool any = false;
-  for (const std::string& file : listing->files) {
-    const bool wanted = std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
-      return fnmatch(p.c_str(), file.c_str(), 0) == 0;
-    });
-    if (!wanted) continue;
-    FetchFile(client, cache_, commit, file);
-    any = true;
-  }
-  if (!any) {
-    throw NotFound(model_ + ": no file matches; it has " + Joined(listing->files),
-                   "correct " + OptionName("include"));
-  }
+  HubSnapshot snapshot(cache_, &client, model_, commit, settings_.check_cached);
+  snapshot.FetchMatching(patterns);
   cache_.KeepCommit(settings_.revision, commit);
   return {snapshot.folder(), commit};
 }

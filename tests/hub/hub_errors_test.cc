@@ -67,7 +67,49 @@ TEST_F(HubTest, NoWeightsInIt) {
               "o/empty: has no config.json; it has README.md");
   hub_.Fail({.path = "/api/models/", .times = -1, .status = 404});
   ExpectError([&] { FetchCheckpoint("o/n", kAllParts, Settings()); },
-              "tf_model.h5), and the server gives no list of its files");
+              "tf_model.h5), and " + hub_.url() + " gives no list of its files (status 404)");
+}
+
+// Some mirrors hold only files. Then each needed file is asked for by its name.
+TEST_F(HubTest, ServersWithoutListsOfFiles) {
+  const auto fetch_all = [&] { FetchMatching(kModel, {"*"}, Settings()); };
+  for (const int status : {400, 404, 405, 410, 501}) {
+    fs::remove_all(root_ + "/hub");
+    hub_.ClearFaults();
+    hub_.ForgetRequests();
+    hub_.Fail({.path = "/api/", .times = -1, .status = status});
+    EXPECT_EQ(Weights(Fetch()), weights_) << status;
+    EXPECT_EQ(hub_.Count("GET", "/api/"), 1) << status;  // it is asked once
+    const std::string no_list =
+        hub_.url() + " gives no list of its files (status " + std::to_string(status) + ")";
+    ExpectError(fetch_all, "owner/name: " + no_list + ", so patterns can't be compared with it",
+                "leave out include");
+  }
+  fs::remove_all(root_ + "/hub");
+  hub_.ClearFaults();
+  hub_.Fail(
+      {.path = "/api/", .times = -1, .kind = HubFault::kRedirect, .text = cdn_.url() + "/login"});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  ExpectError(fetch_all, " gives no list of its files (status 30");
+}
+
+TEST_F(HubTest, ServersThatRefuseTheListOfFiles) {
+  const auto refusal = [&](HubFault fault, const std::string& part) {
+    fault.path = "/api/";
+    fault.times = -1;
+    hub_.ClearFaults();
+    hub_.Fail(fault);
+    ExpectError([&] { Fetch(); }, "owner/name at " + hub_.url() + ": " + part);
+  };
+  refusal({.path = "", .status = 400, .headers = {"X-Error-Code: BadRequest"}},
+          "the server can't answer, status 400, for the list of files");
+  refusal({.path = "", .status = 501, .headers = {"X-Error-Code: NotHere"}},
+          "the server can't answer, status 501, for the list of files");
+  refusal({.path = "", .status = 403}, "access denied");
+  refusal({.path = "", .status = 418},
+          "the server can't answer, status 418, for the list of files");
+  refusal({.path = "", .status = 500},
+          "the server can't answer, status 500, for the list of files");
 }
 
 TEST_F(HubTest, NoNetwork) {

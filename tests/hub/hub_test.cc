@@ -344,7 +344,7 @@ TEST_F(HubTest, PatternsNeedAListOfFiles) {
   // What the cache has of the model is no list of it.
   for (int i = 0; i < 2; ++i) {
     ExpectError([&] { FetchMatching(kModel, {"*.json"}, Settings()); },
-                "owner/name at " + hub_.url() + ": the server gives no list of files",
+                "owner/name: " + hub_.url() + " gives no list of its files (status 404)",
                 "leave out include");
     Fetch();
   }
