@@ -1,11 +1,15 @@
 // Each thing that can go wrong between a model's name and its files gives one clear line.
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <stdexcept>
 #include <thread>
 
 #include "lathe/core/hub/cached_models.h"
@@ -120,6 +124,55 @@ TEST_F(HubTest, NoNetwork) {
   setenv("HF_ENDPOINT", hub_.url().c_str(), 1);
   hub_.Fail({.path = "", .times = -1, .kind = HubFault::kRedirect, .text = "/x"});
   ExpectError([&] { Fetch(); }, "more than 10 redirects");
+}
+
+// A server that answers nothing: it lets a client wait, or ends each connection at once.
+class MuteServer {
+ public:
+  explicit MuteServer(bool hangs_up) : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    if (bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        listen(listener_, 64) != 0 ||
+        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+      throw std::runtime_error("the test server can't listen");
+    }
+    url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    if (!hangs_up) return;
+    thread_ = std::thread([this] {
+      for (int fd; (fd = accept(listener_, nullptr, nullptr)) >= 0;) close(fd);
+    });
+  }
+  MuteServer(const MuteServer&) = delete;
+  MuteServer& operator=(const MuteServer&) = delete;
+  ~MuteServer() {
+    shutdown(listener_, SHUT_RDWR);
+    if (thread_.joinable()) thread_.join();
+    close(listener_);
+  }
+  const std::string& url() const { return url_; }
+
+ private:
+  int listener_;
+  std::string url_;
+  std::thread thread_;
+};
+
+TEST_F(HubTest, NoAnswer) {
+  const MuteServer silent(/*hangs_up=*/false), rude(/*hangs_up=*/true);
+  HubSettings settings = Settings();
+  settings.etag_timeout = 0.2;
+  settings.endpoint = silent.url();
+  const auto start = std::chrono::steady_clock::now();
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+              silent.url() + ": no answer in time", "HF_HUB_ETAG_TIMEOUT");
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));  // 6 times
+  settings.endpoint = rude.url();
+  settings.etag_timeout = 10;
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+              rude.url() + ": the connection broke off", "check the network");
 }
 
 TEST_F(HubTest, NoHubAnswersThere) {

@@ -1,8 +1,10 @@
-// File systems without locks: this test's own flock fails as theirs does.
+// File systems without locks, and full ones: this test's own calls fail as theirs do.
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 
@@ -12,6 +14,7 @@
 namespace {
 
 bool no_locks = false, takes_files = false;
+std::atomic<int64_t> space = -1;  // bytes that all files still take; -1: any number
 
 }  // namespace
 
@@ -30,12 +33,28 @@ extern "C" int rename(const char* from, const char* to) noexcept {
   return -1;
 }
 
+extern "C" ssize_t write(int fd, const void* data, size_t size) {
+  struct stat info;
+  const bool is_limited = space >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  if (is_limited && size > static_cast<uint64_t>(space)) size = static_cast<size_t>(space);
+  if (is_limited && size == 0) {
+    errno = ENOSPC;
+    return -1;
+  }
+  const ssize_t written = syscall(SYS_write, fd, data, size);
+  if (is_limited && written > 0) space -= written;
+  return written;
+}
+
 namespace lathe {
 namespace {
 
 class HubLocksTest : public HubTest {
  protected:
-  ~HubLocksTest() override { no_locks = takes_files = false; }
+  ~HubLocksTest() override {
+    no_locks = takes_files = false;
+    space = -1;
+  }
 };
 
 TEST_F(HubLocksTest, WithoutLocksFilesOfOthersAreLeftAlone) {
@@ -50,6 +69,17 @@ TEST_F(HubLocksTest, WithoutLocksFilesOfOthersAreLeftAlone) {
   EXPECT_EQ(cdn_.requests().at(0).headers.count("range"), 0u);
   EXPECT_EQ(ReadFile(of_others), weights_.substr(0, 60'000));
   EXPECT_EQ(ReadFile(older), weights_.substr(0, 50'000));
+}
+
+TEST_F(HubLocksTest, ADiskThatFillsUpKeepsWhatCame) {
+  Fetch({.config = true});
+  space = 40'000;
+  ExpectError([&] { Fetch(); }, ".incomplete: No space left on device", "choose the cache");
+  space = -1;
+  cdn_.ForgetRequests();
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  const std::string range = cdn_.requests().at(0).headers.at("range");
+  EXPECT_TRUE(range.starts_with("bytes=39")) << range;  // other files took some bytes
 }
 
 TEST_F(HubLocksTest, AFileThatAnotherHasTakenIsUsedAsTheBlob) {
