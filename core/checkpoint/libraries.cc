@@ -46,6 +46,7 @@ void FindForForeignFiles(const Library& library, Hdf5Library& h) {
   library.Find("H5FDregister", h.FDregister);
   library.Find("H5Iget_type", h.Iget_type);
   library.Find("H5Lget_info", h.Lget_info);
+  library.Find("H5Lget_val", h.Lget_val);
   library.Find("H5Oclose", h.Oclose);
   library.Find("H5Oopen", h.Oopen);
   library.Find("H5PLset_loading_state", h.PLset_loading_state);

@@ -24,6 +24,7 @@ struct Hdf5Library {
   decltype(&::H5Gclose) Gclose;
   decltype(&::H5Lexists) Lexists;
   decltype(&::H5Lget_info) Lget_info;
+  decltype(&::H5Lget_val) Lget_val;
   decltype(&::H5Ovisit_by_name2) Ovisit_by_name2;
   decltype(&::H5Oopen) Oopen;
   decltype(&::H5Oclose) Oclose;

@@ -32,6 +32,16 @@ void WriteAll(int fd, std::string_view bytes) {
   }
 }
 
+// Returns where HDF5's part of the file begins. A user block may lie before it, which is for other
+// programs and has 512 bytes, or 1024, and so on. Throws DataLoss if the file is none of HDF5.
+size_t EndOfUserBlock(std::string_view bytes) {
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  for (size_t at = 0; at < bytes.size(); at = at == 0 ? 512 : 2 * at) {
+    if (bytes.substr(at).starts_with(kSignature)) return at;
+  }
+  throw DataLoss("is no HDF5 file");
+}
+
 }  // namespace
 
 MemoryFile::MemoryFile() : fd_(memfd_create("arrays", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
@@ -50,14 +60,15 @@ std::shared_ptr<const MappedFile> MemoryFile::Map() const {
 std::vector<Hdf5Array> FindConfined(
     const MappedFile& memory, const MemoryFile& copies, const std::string& file,
     const std::function<std::vector<Hdf5Array>(std::string_view bytes, int copies)>& find) {
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  if (!memory.bytes().starts_with(kSignature)) throw DataLoss("is no HDF5 file");
+  const size_t begin = EndOfUserBlock(memory.bytes());
+  // HDF5 takes the place of the signature for the beginning, whatever the file itself says.
+  const std::string_view bytes = memory.bytes().substr(begin);
   Hdf5();  // opened here, since the child can't
   const auto size = static_cast<int64_t>(memory.size());
   const auto answer = [&](int pipe) {
     std::string text;
     try {
-      text = kArrays + Serialize(find(memory.bytes(), copies.fd()));
+      text = kArrays + Serialize(find(bytes, copies.fd()));
     } catch (const Error& e) {
       const bool damaged = e.code() == absl::StatusCode::kDataLoss;
       text = (damaged ? kDamaged : kRefused) + e.message();
@@ -73,7 +84,12 @@ std::vector<Hdf5Array> FindConfined(
                                              .seconds = kSeconds + size / kBytesPerSecond},
                                             answer);
   if (!result.failure.empty()) throw DataLoss("the process that read it " + result.failure);
-  return ArraysInAnswer(result.message);
+  std::vector<Hdf5Array> arrays = ArraysInAnswer(result.message);
+  for (Hdf5Array& array : arrays) {
+    if (!array.is_copied) array.offset += begin;
+    for (Hdf5Chunk& chunk : array.chunks) chunk.offset += begin;
+  }
+  return arrays;
 }
 
 std::vector<Hdf5Array> ArraysInAnswer(const std::string& message) {

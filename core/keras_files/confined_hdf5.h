@@ -32,7 +32,8 @@ class MemoryFile {
   int fd_;
 };
 
-// Returns what find(bytes of the file, descriptor of the copies) returns in a confined child.
+// Returns what find(bytes from HDF5's signature on, descriptor of the copies) returns in a confined
+// child, with the offsets that hold for the whole file. A user block may lie before the signature.
 // Throws what it throws, DataLoss if the child crashes or the file is no HDF5 file, all without the
 // file's name. Throws FailedPrecondition, with the name `file`, if the library is missing or the
 // system can't confine a process. The child may use 1 GiB of memory.

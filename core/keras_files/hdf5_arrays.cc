@@ -1,6 +1,5 @@
 #include "lathe/core/keras_files/hdf5_arrays.h"
 
-#include <absl/status/status.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,56 +8,25 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/checkpoint/libraries.h"
-#include "lathe/core/keras_files/memory_driver.h"
+#include "lathe/core/keras_files/hdf5_objects.h"
 
 namespace lathe {
 namespace {
 
 constexpr uint64_t kMostNames = 1'000'000, kMostBytesOfNames = uint64_t{64} << 20;
-constexpr int kMostParts = 100;  // of a path
 constexpr int kMostRank = 8;
 constexpr uint64_t kMostElements = uint64_t{1} << 40;
 constexpr uint64_t kPiece = uint64_t{16} << 20;  // bytes that are read at once
 constexpr uint64_t kAlignment = 64;              // of copies
 constexpr H5Z_filter_t kLzf = 32000;             // h5py brings it
 
-// Closes an object of HDF5.
-class Handle {
- public:
-  using Close = herr_t (*)(hid_t);
-  Handle(hid_t id, Close close) : id_(id), close_(close) {
-    if (id < 0) throw DataLoss("HDF5 can't read it");
-  }
-  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  ~Handle() {
-    if (id_ >= 0) close_(id_);
-  }
-  hid_t get() const { return id_; }
-
- private:
-  hid_t id_;
-  Close close_;
-};
-
-// Returns `result` unless it is negative.
-template <typename Result>
-Result Checked(Result result, const std::string& what) {
-  if (result < 0) throw DataLoss(what);
-  return result;
-}
-
-// The error for a sound file with something that this reader doesn't have.
-Error Unsupported(const std::string& what) { return Error(absl::StatusCode::kUnimplemented, what); }
-
 // Returns the texts of an attribute; none if it isn't there.
 std::vector<std::string> TextsOf(hid_t object, const std::string& name) {
   const std::string wrong = "the attribute \"" + name + "\" can't be read";
   if (Checked(Hdf5().Aexists(object, name.c_str()), wrong) == 0) return {};
-  const Handle attribute(Hdf5().Aopen(object, name.c_str(), H5P_DEFAULT), Hdf5().Aclose);
-  const Handle space(Hdf5().Aget_space(attribute.get()), Hdf5().Sclose);
-  const Handle type(Hdf5().Aget_type(attribute.get()), Hdf5().Tclose);
+  const Hdf5Id attribute(Hdf5().Aopen(object, name.c_str(), H5P_DEFAULT), Hdf5().Aclose);
+  const Hdf5Id space(Hdf5().Aget_space(attribute.get()), Hdf5().Sclose);
+  const Hdf5Id type(Hdf5().Aget_type(attribute.get()), Hdf5().Tclose);
   const auto n =
       static_cast<uint64_t>(Checked(Hdf5().Sget_simple_extent_npoints(space.get()), wrong));
   const uint64_t size = Hdf5().Tget_size(type.get());
@@ -97,34 +65,12 @@ std::vector<std::string> NamesOf(hid_t object, const std::string& name) {
   return all;
 }
 
-// Checks that every link of the path is a plain one, which stays within the file.
-void CheckPath(hid_t object, const std::string& path) {
-  int parts = 0;
-  for (size_t end = 0; end < path.size(); ++end) {
-    end = std::min(path.find('/', end), path.size());
-    const std::string part = path.substr(0, end);
-    if (part.empty()) continue;
-    if (++parts > kMostParts) throw DataLoss("a name has too many parts");
-    H5L_info_t info;
-    if (Checked(Hdf5().Lexists(object, part.c_str(), H5P_DEFAULT), "its links are damaged") == 0) {
-      throw DataLoss("it lacks \"" + path + "\", which it lists");
-    }
-    Checked(Hdf5().Lget_info(object, part.c_str(), &info, H5P_DEFAULT), "its links are damaged");
-    if (info.type != H5L_TYPE_HARD) throw DataLoss("\"" + part + "\" links to another place");
-  }
-}
-
-Handle Open(hid_t object, const std::string& path) {
-  CheckPath(object, path);
-  return Handle(Hdf5().Oopen(object, path.c_str(), H5P_DEFAULT), Hdf5().Oclose);
-}
-
 // Returns the name in safetensors of a dataset's type.
 std::string DTypeOf(hid_t type, const std::string& name) {
   const H5T_class_t kind = Hdf5().Tget_class(type);
   const size_t size = Hdf5().Tget_size(type);
   if ((kind == H5T_FLOAT || kind == H5T_INTEGER) && Hdf5().Tget_order(type) == H5T_ORDER_BE) {
-    throw Unsupported("\"" + name + "\" has big-endian numbers, which Lathe does not read");
+    throw UnsupportedHdf5("\"" + name + "\" has big-endian numbers, which Lathe does not read");
   }
   const bool is_plain =
       Hdf5().Tget_order(type) == H5T_ORDER_LE && Hdf5().Tget_precision(type) == 8 * size;
@@ -139,18 +85,21 @@ std::string DTypeOf(hid_t type, const std::string& name) {
     const bool is_signed = Hdf5().Tget_sign(type) == H5T_SGN_2;
     return (is_signed ? "I" : "U") + std::to_string(8 * size);
   }
-  throw Unsupported("\"" + name + "\" has a type that Lathe does not have");
+  throw UnsupportedHdf5("\"" + name + "\" has a type that Lathe does not have");
 }
 
 // Returns whether the elements follow each other in the file, without a filter. Refuses elements
 // in other files, and filters that HDF5 hasn't itself.
 bool IsPlain(hid_t dataset, const std::string& name) {
-  const Handle options(Hdf5().Dget_create_plist(dataset), Hdf5().Pclose);
+  const Hdf5Id options(Hdf5().Dget_create_plist(dataset), Hdf5().Pclose);
   const std::string wrong = "\"" + name + "\" has a layout that can't be read";
   if (Checked(Hdf5().Pget_external_count(options.get()), wrong) != 0) {
-    throw DataLoss("\"" + name + "\" has its elements in another file");
+    throw UnsupportedHdf5("\"" + name + "\" has its elements in another file");
   }
   const H5D_layout_t layout = Hdf5().Pget_layout(options.get());
+  if (layout == H5D_VIRTUAL) {
+    throw UnsupportedHdf5("\"" + name + "\" is virtual: it has its elements in other datasets");
+  }
   if (layout != H5D_CONTIGUOUS && layout != H5D_CHUNKED && layout != H5D_COMPACT) {
     throw DataLoss(wrong);
   }
@@ -163,21 +112,21 @@ bool IsPlain(hid_t dataset, const std::string& name) {
                                                     &values, nullptr, 0, nullptr, &config);
     if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE &&
         filter != H5Z_FILTER_FLETCHER32) {
-      throw Unsupported("\"" + name + "\" is packed by filter " + std::to_string(filter) +
-                        (filter == kLzf ? " (LZF)" : "") + ", which Lathe does not read");
+      throw UnsupportedHdf5("\"" + name + "\" is packed by filter " + std::to_string(filter) +
+                            (filter == kLzf ? " (LZF)" : "") + ", which Lathe does not read");
     }
   }
   return layout == H5D_CONTIGUOUS;
 }
 
 bool IsInChunks(hid_t dataset) {
-  const Handle options(Hdf5().Dget_create_plist(dataset), Hdf5().Pclose);
+  const Hdf5Id options(Hdf5().Dget_create_plist(dataset), Hdf5().Pclose);
   return Hdf5().Pget_layout(options.get()) == H5D_CHUNKED;
 }
 
 // Lists the chunks of an array.
 void FindChunks(hid_t dataset, Hdf5Array& array) {
-  const Handle options(Hdf5().Dget_create_plist(dataset), Hdf5().Pclose);
+  const Hdf5Id options(Hdf5().Dget_create_plist(dataset), Hdf5().Pclose);
   const std::string wrong = "the chunks of \"" + array.name + "\" can't be found";
   const int filters = Checked(Hdf5().Pget_nfilters(options.get()), wrong);
   for (int i = 0; i < filters; ++i) {
@@ -227,8 +176,8 @@ class Arrays {
       : bytes_(bytes), copies_(copies), keeps_chunks_(keeps_chunks) {}
 
   void Add(hid_t dataset, const std::string& name, bool has_model) {
-    const Handle space(Hdf5().Dget_space(dataset), Hdf5().Sclose);
-    const Handle type(Hdf5().Dget_type(dataset), Hdf5().Tclose);
+    const Hdf5Id space(Hdf5().Dget_space(dataset), Hdf5().Sclose);
+    const Hdf5Id type(Hdf5().Dget_type(dataset), Hdf5().Tclose);
     const int rank = Checked(Hdf5().Sget_simple_extent_ndims(space.get()), "a shape is damaged");
     if (rank > kMostRank) throw DataLoss("\"" + name + "\" has too many dimensions");
     Hdf5Array array = {.name = name, .has_model = has_model, .dtype = DTypeOf(type.get(), name)};
@@ -277,11 +226,11 @@ class Arrays {
     for (uint64_t at = 0; at < rows; at += most) {
       begin[0] = at;
       count[0] = std::min(most, rows - at);
-      const Handle in_file(Hdf5().Dget_space(dataset), Hdf5().Sclose);
+      const Hdf5Id in_file(Hdf5().Dget_space(dataset), Hdf5().Sclose);
       Checked(Hdf5().Sselect_hyperslab(in_file.get(), H5S_SELECT_SET, begin.data(), nullptr,
                                        count.data(), nullptr),
               "a shape is damaged");
-      const Handle in_memory(
+      const Hdf5Id in_memory(
           Hdf5().Screate_simple(static_cast<int>(count.size()), count.data(), nullptr),
           Hdf5().Sclose);
       CopyRows(dataset, type, in_memory.get(), in_file.get(), row * count[0], array.name);
@@ -310,33 +259,18 @@ class Arrays {
 
 }  // namespace
 
-namespace {
-
-// Opens the file with these bytes.
-Handle OpenInMemory(std::string_view bytes) {
-  Hdf5().Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // prints nothing
-  Hdf5().PLset_loading_state(0);
-  const Handle access(Hdf5().Pcreate(Hdf5().file_access), Hdf5().Pclose);
-  UseMemoryDriver(access.get(), bytes);
-  constexpr unsigned kReadOnly = 0;  // H5F_ACC_RDONLY, whose macro calls a function
-  // HDF5 asks for the current folder unless the name is that of a file in the root.
-  return Handle(Hdf5().Fopen("/file", kReadOnly, access.get()), Hdf5().Fclose);
-}
-
-}  // namespace
-
 std::vector<Hdf5Array> FindHdf5Arrays(std::string_view bytes, int copies) {
-  const Handle file = OpenInMemory(bytes);
+  const Hdf5Id file = OpenHdf5InMemory(bytes);
   Arrays arrays(bytes, copies);
-  const Handle root(Hdf5().Gopen2(file.get(), "/", H5P_DEFAULT), Hdf5().Gclose);
+  const Hdf5Id root(Hdf5().Gopen2(file.get(), "/", H5P_DEFAULT), Hdf5().Gclose);
   for (const std::string& layer : NamesOf(root.get(), "layer_names")) {
-    const Handle object = Open(root.get(), layer);
+    const Hdf5Id object = OpenHdf5Object(root.get(), layer);
     if (Hdf5().Iget_type(object.get()) == H5I_DATASET) {  // a shard: no groups of layers
       arrays.Add(object.get(), layer, /*has_model=*/false);
       continue;
     }
     for (const std::string& name : NamesOf(object.get(), "weight_names")) {
-      const Handle dataset = Open(object.get(), name);
+      const Hdf5Id dataset = OpenHdf5Object(object.get(), name);
       if (Hdf5().Iget_type(dataset.get()) != H5I_DATASET) {
         throw DataLoss("\"" + name + "\" is no array");
       }
@@ -367,30 +301,18 @@ Error HasNoArray(hid_t file, const std::string& name) {
                          (list.empty() ? "none" : list));
 }
 
-// Returns true if all parts of the path are there.
-bool Exists(hid_t file, const std::string& path) {
-  for (size_t end = 0; end < path.size(); ++end) {
-    end = std::min(path.find('/', end), path.size());
-    const std::string part = path.substr(0, end);
-    if (part.empty()) continue;
-    // The call fails if the part before is a dataset.
-    if (Hdf5().Lexists(file, part.c_str(), H5P_DEFAULT) <= 0) return false;
-  }
-  return !path.empty();
-}
-
 }  // namespace
 
 std::vector<Hdf5Array> FindHdf5Columns(std::string_view bytes, int copies,
                                        const std::vector<std::string>& names) {
-  const Handle file = OpenInMemory(bytes);
+  const Hdf5Id file = OpenHdf5InMemory(bytes);
   Arrays arrays(bytes, copies, /*keeps_chunks=*/true);
   for (const std::string& name : names) {
-    if (!Exists(file.get(), name)) throw HasNoArray(file.get(), name);
-    const Handle dataset = Open(file.get(), name);
+    if (!ResolveHdf5Path(file.get(), name)) throw HasNoArray(file.get(), name);
+    const Hdf5Id dataset = OpenHdf5Object(file.get(), name);
     if (Hdf5().Iget_type(dataset.get()) != H5I_DATASET)
       throw InvalidArgument("\"" + name + "\" is a group and no dataset");
-    const Handle type(Hdf5().Dget_type(dataset.get()), Hdf5().Tclose);
+    const Hdf5Id type(Hdf5().Dget_type(dataset.get()), Hdf5().Tclose);
     const H5T_class_t kind = Hdf5().Tget_class(type.get());
     if (kind != H5T_FLOAT && kind != H5T_INTEGER)
       throw InvalidArgument("dataset \"" + name + "\" does not hold numbers");

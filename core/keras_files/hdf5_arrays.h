@@ -33,16 +33,16 @@ struct Hdf5Array {
 // More chunks would take HDF5 minutes to find, since it goes through all of them for each.
 inline constexpr uint64_t kMostHdf5Chunks = 32768;
 
-// Returns the arrays in the file with these bytes, which begin with HDF5's signature: no userblock
-// lies before it. Elements that are compressed or in pieces are written to the descriptor `copies`.
-// Follows no links to other files and loads no plugins. Throws DataLoss for a damaged file and
-// Unimplemented for types and filters that Lathe does not have, both without the file's name.
+// Returns the arrays in the file with these bytes, which begin with HDF5's signature. Elements that
+// are compressed or in pieces are written to the descriptor `copies`. Follows links within the
+// file, and loads no plugins. Throws DataLoss for a damaged file. Throws Unimplemented, with a
+// hint, for types and filters that Lathe does not have and for what lies in another file. The
+// errors lack the file's name.
 std::vector<Hdf5Array> FindHdf5Arrays(std::string_view bytes, int copies);
 
 // Returns the arrays of these names ("inputs" or "group/inputs"), with at least one dimension.
 // Those in chunks are left in the file. Throws InvalidArgument if one is not there, is no array of
-// numbers or has too many chunks. Throws DataLoss for a damaged file, and for a filter or a type
-// that Lathe doesn't have.
+// numbers or has too many chunks. Else throws what FindHdf5Arrays throws.
 std::vector<Hdf5Array> FindHdf5Columns(std::string_view bytes, int copies,
                                        const std::vector<std::string>& names);
 

@@ -20,9 +20,7 @@ std::vector<Hdf5Array> FindArrays(const MappedFile& memory, const MemoryFile& co
   return FindConfined(memory, copies, file, FindHdf5Arrays);
 } catch (const Error& e) {
   if (e.code() == absl::StatusCode::kInvalidArgument) {
-    throw InvalidArgument(file + ": " + Printable(e.message()),
-                          "write the file again, in Python with h5py: its arrays little-endian and "
-                          "not compressed, or by gzip");
+    throw InvalidArgument(file + ": " + Printable(e.message()), e.hint());
   }
   if (e.code() != absl::StatusCode::kDataLoss) throw;
   throw BrokenWeights(file, e.message());

@@ -14,8 +14,9 @@ namespace lathe {
 // Returns the tensors of a file, with the names and the order of dimensions that PyTorch's model
 // has. Their `fit` makes PyTorch's shape of a kernel or a bias that has dimensions more. HDF5's
 // library reads the file in a confined child process, because it crashes on some damaged files.
-// Throws BrokenWeights for a damaged file, FailedPrecondition if the library is missing or the
-// system can't confine a process.
+// Throws BrokenWeights for a damaged file, InvalidArgument for a sound one with something that
+// Lathe doesn't read, FailedPrecondition if the library is missing or the system can't confine a
+// process.
 StoredArrays ReadKerasFile(const std::string& file);
 
 // Returns the tensors among the arrays that a confined child has found in the file `memory`, or has

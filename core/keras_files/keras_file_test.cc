@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <numeric>
 #include <random>
 
 #include "lathe/core/base/file.h"
@@ -24,6 +25,7 @@ namespace lathe {
 namespace {
 
 namespace fs = std::filesystem;
+using Values = std::vector<float>;
 
 TEST(TensorFlowNamesTest, AreThoseOfPyTorch) {
   const auto name = [](const char* variable) { return TorchNameOf(variable, true).name; };
@@ -130,7 +132,7 @@ class KerasFileTest : public WeightFileTest {
   KerasFileTest() : WeightFileTest("tf_model.h5", ReadKerasFile) {}
 };
 
-const fs::path kBert = "tests/golden/weights/bert";
+const fs::path kBert = "tests/golden/weights/bert", kRare = "tests/golden/weights_rare";
 
 // Returns sixteen float32, all of this value.
 std::string FloatBytes(float value) {
@@ -179,21 +181,46 @@ TEST_F(KerasFileTest, HeadsOfTheirOwnFitTheModel) {
   EXPECT_EQ(fitted("bert.pooler.dense.bias", {8, 1}), (Shape{8, 1}));  // as in ConvBERT
 }
 
+Values Numbers(int first) {
+  Values numbers(16);
+  std::iota(numbers.begin(), numbers.end(), static_cast<float>(first));
+  return numbers;
+}
+
+// h5py wrote these files. Keras writes neither user blocks nor links.
+TEST_F(KerasFileTest, ReadsBehindUserBlocksAndThroughLinks) {
+  for (const char* file : {"user_block_512.h5", "user_block_4096.h5", "soft_links.h5"}) {
+    const StoredArrays arrays = ReadKerasFile(kRare / file);
+    EXPECT_EQ(arrays.size(), 2u) << file;
+    EXPECT_EQ(ValuesOf(arrays, "w"), Numbers(0)) << file;
+    EXPECT_EQ(ValuesOf(arrays, "v"), Numbers(16)) << file;  // compressed in the first two
+  }
+  // Another program may put a user block before a file that has none.
+  const StoredArrays arrays = Read(std::string(2048, ' ') + ReadFile(kRare / "soft_links.h5"));
+  EXPECT_EQ(ValuesOf(arrays, "w"), Numbers(0));
+  EXPECT_EQ(ValuesOf(arrays, "v"), Numbers(16));
+}
+
 TEST_F(KerasFileTest, RefusesOtherFiles) {
   EXPECT_EQ(Refusal(""), "is no HDF5 file");
   EXPECT_EQ(Refusal("<html>"), "is no HDF5 file");
-  // HDF5 also finds what lies behind a userblock. Keras writes none.
-  EXPECT_EQ(Refusal(std::string(512, ' ') + ReadFile(kBert / "h5/tf_model.h5")), "is no HDF5 file");
+  const std::string bytes = ReadFile(kRare / "soft_links.h5");
+  for (const size_t size : {1, 511, 513, 1536}) {  // no user block has this size
+    EXPECT_EQ(Refusal(std::string(size, ' ') + bytes), "is no HDF5 file") << size;
+  }
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer ends some of the processes otherwise";
 #endif
   EXPECT_EQ(Refusal("\x89HDF\r\n\x1a\n"), "HDF5 can't read it");
   for (const auto& [file, message] : std::vector<std::pair<std::string, std::string>>{
-           {"soft_link", "\"layer/soft:0\" links to another place"},
-           {"external_link", "\"layer/external:0\" links to another place"},
+           {"soft_link", "it lacks \"layer/soft:0\", which it lists"},
+           {"circle", "\"layer/a/w:0\" leads through too many links"},
+           {"way_out", "\"layer/out\" leads to another file, which Lathe does not read"},
+           {"external_link",
+            "\"layer/external:0\" leads to another file, which Lathe does not read"},
            {"external_elements", "\"layer/w:0\" has its elements in another file"},
            {"missing", "it lacks \"layer/none:0\", which it lists"},
-           {"virtual", "\"layer/w:0\" has a layout that can't be read"},
+           {"virtual", "\"layer/w:0\" is virtual: it has its elements in other datasets"},
            {"big_endian", "\"layer/w:0\" has big-endian numbers, which Lathe does not read"},
            {"text", "\"layer/w:0\" has a type that Lathe does not have"},
            {"other_filter",
@@ -210,7 +237,8 @@ TEST_F(KerasFileTest, SaysHowToSaveASoundFileThatItCannotRead) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer ends some of the processes otherwise";
 #endif
-  for (const char* file : {"big_endian", "text", "other_filter"}) {
+  for (const char* file : {"big_endian", "text", "other_filter", "way_out", "external_link",
+                           "external_elements", "virtual"}) {
     try {
       ReadKerasFile("tests/golden/weights_refused/" + std::string(file) + ".h5");
       ADD_FAILURE() << file;
@@ -264,8 +292,8 @@ TEST_F(KerasFileTest, ChangedFilesAreReadOrRefused) {
   const int runs = given == nullptr ? 2'000 : std::atoi(given);
   const SafetensorsReader original(kBert / "safetensors/model.safetensors");
   std::vector<std::string> files;
-  for (const char* format : {"h5", "h5-packed", "h5-shards"}) {
-    for (const auto& entry : fs::directory_iterator(kBert / format)) {
+  for (const fs::path& folder : {kBert / "h5", kBert / "h5-packed", kBert / "h5-shards", kRare}) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() == ".h5") files.push_back(ReadFile(entry.path()));
     }
   }

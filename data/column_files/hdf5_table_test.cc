@@ -89,6 +89,22 @@ TEST(Hdf5TableTest, ReadsChunksWithAndWithoutFilters) {
   }
 }
 
+TEST(Hdf5TableTest, ReadsBehindUserBlocksAndThroughLinks) {
+  const Hdf5Table table(kFolder + "user_block.h5",
+                        {"inputs", "alias/plain", "store/gzip", "alias/gzip"});
+  for (size_t column = 0; column < 4; ++column) ExpectNumbers<float>(table, column);
+  EXPECT_TRUE(Refusal("user_block.h5", {"nowhere"})
+                  .message()
+                  .starts_with(kFolder + "user_block.h5: has no dataset \"nowhere\"; it has "));
+  for (const char* name : {"outside", "outside/x"}) {
+    const Error error = Refusal("user_block.h5", {name});
+    EXPECT_EQ(
+        error.message(),
+        kFolder + "user_block.h5: \"outside\" leads to another file, which Lathe does not read");
+    EXPECT_TRUE(error.hint().starts_with("write the file again")) << error.hint();
+  }
+}
+
 TEST(Hdf5TableTest, SeveralThreadsMayRead) {
   const Hdf5Table table(kFolder + "chunks.h5", {"gzip"}, 1000);
   std::vector<std::thread> threads;

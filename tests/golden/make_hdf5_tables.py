@@ -54,6 +54,14 @@ def main():
         add("labels", (25,), (10,), dtype="i8", compression="gzip", shuffle=True)
         add("lzf", (25, 3), (4, 3), compression="lzf")
         f.create_dataset("unwritten", shape=(25, 3), chunks=(4, 3), dtype="f4")
+    # MATLAB writes such a block, and NeXus files have soft links.
+    with h5py.File(FOLDER / "user_block.h5", "w", userblock_size=512) as f:
+        f["store/plain"] = numbers((10, 3), "f4")
+        f.create_dataset("store/gzip", data=numbers((10, 3), "f4"), chunks=(4, 2), compression="gzip")
+        f["inputs"] = h5py.SoftLink("/store/plain")
+        f["alias"] = h5py.SoftLink("store")
+        f["nowhere"] = h5py.SoftLink("/store/none")
+        f["outside"] = h5py.ExternalLink("/etc/passwd", "/x")
 
 
 if __name__ == "__main__":

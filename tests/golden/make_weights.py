@@ -10,7 +10,8 @@ Lightning's, a loop's, DataParallel's.
 weights/FAMILY holds config.json, expected.safetensors (token ids and Transformers' logits in float64), and a folder for
 each format. All weights are multiples of 1/64 below 2, which float16 and bfloat16 hold exactly, so each format has the
 same values. Transformers wrote tf_model.h5 until version 4, with TensorFlow. The files here have its layout and its names.
-The script also writes weights_refused, files that must be refused, and ../fuzz/corpus/pytorch.
+The script also writes weights_rare, files that Keras doesn't write; weights_refused, files that must be refused; and
+../fuzz/corpus/pytorch.
 The files were made with torch 2.15, transformers 5.24 and h5py 3.16.
 """
 import json
@@ -170,6 +171,29 @@ def save_h5_packed(model, file):
             group.create_dataset(name, data=value, chunks=chunks, compression="gzip", shuffle=True, fletcher32=True)
 
 
+def save_rare(folder):
+    """Files of HDF5 that Keras doesn't write but that a reader of weights takes: "w" is 0 to 15, and "v" 16 to 31."""
+    folder.mkdir(exist_ok=True)
+    w, v = np.arange(32, dtype=np.float32).reshape(2, 4, 4)
+    for size in [512, 4096]:
+        with h5py.File(folder / f"user_block_{size}.h5", "w", userblock_size=size) as f:
+            f.attrs["layer_names"] = [b"layer"]
+            group = f.create_group("layer")
+            group.attrs["weight_names"] = [b"m/w:0", b"m/v:0"]
+            group.create_dataset("m/w:0", data=w)
+            group.create_dataset("m/v:0", data=v, chunks=(3, 3), compression="gzip")
+    with h5py.File(folder / "soft_links.h5", "w") as f:
+        f.attrs["layer_names"] = [b"layer"]
+        f["layer"] = h5py.SoftLink("/store/./first")
+        group = f.create_group("store/first")
+        group.attrs["weight_names"] = [b"m/w:0", b"m/v:0"]
+        group["m/w:0"] = h5py.SoftLink("/store/values/w")
+        group["m/v:0"] = h5py.SoftLink("inner/v")
+        group["m/inner"] = h5py.SoftLink("/store/values")
+        f["store/values/w"] = w
+        f["store/values/v"] = v
+
+
 def save_refused(folder):
     """Files that a reader of weights must refuse, each with one variable."""
     folder.mkdir(exist_ok=True)
@@ -183,6 +207,18 @@ def save_refused(folder):
 
     values = np.ones((4, 4), np.float32)
     save("soft_link", lambda g: g.__setitem__("soft:0", h5py.SoftLink("/layer/other")), "soft:0")
+
+    def add_circle(group):
+        group["a"] = h5py.SoftLink("b")
+        group["b"] = h5py.SoftLink("/layer/layer/a")
+
+    save("circle", add_circle, "a/w:0")
+
+    def add_way_out(group):  # through a soft link to another file
+        group["out"] = h5py.ExternalLink("/etc/passwd", "/x")
+        group["soft:0"] = h5py.SoftLink("out/w")
+
+    save("way_out", add_way_out, "soft:0")
     save("external_link", lambda g: g.__setitem__("external:0", h5py.ExternalLink("/etc/passwd", "/x")), "external:0")
     save("external_elements", lambda g: g.create_dataset("w:0", (4, 4), "f4", external=[("/etc/passwd", 0, 64)]))
     save("missing", lambda g: None, "none:0")
@@ -272,6 +308,7 @@ def save_old(state, file, **options):
 
 
 def main(families):
+    save_rare(FOLDER.parent / "weights_rare")
     save_refused(FOLDER.parent / "weights_refused")
     save_fuzz_corpus(FOLDER.parent.parent / "fuzz" / "corpus" / "pytorch")
     for family in families:
