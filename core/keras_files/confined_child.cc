@@ -19,7 +19,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
-#include <fstream>
 #include <vector>
 
 #include "lathe/core/base/error.h"
@@ -32,11 +31,37 @@ constexpr size_t kMostMessage = size_t{64} << 20;  // bytes
 
 // --- in the child ---
 
-// Returns the bytes of addresses that this process uses.
+// Makes the stack large enough for some calls. Later it can't grow if a limit forbids it.
+[[gnu::noinline]] void GrowStack() {
+  volatile char room[16384];
+  room[0] = 1;
+  static_cast<void>(room[0]);
+}
+
+// Returns the bytes of addresses that this process uses: the lowest limit that leaves it one more
+// page. /proc tells the same, but not every system has it mounted.
 rlim_t AddressSpace() {
-  int64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  return static_cast<rlim_t>(pages) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+  constexpr rlim_t kMost = rlim_t{1} << 47;
+  rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) != 0) return 0;
+  GrowStack();
+  const rlim_t before = limit.rlim_cur, page = static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+  rlim_t low = 0, high = std::min(limit.rlim_max, kMost) / page;
+  while (low < high) {
+    const rlim_t middle = (low + high) / 2;
+    limit.rlim_cur = middle * page;
+    setrlimit(RLIMIT_AS, &limit);
+    void* const more = mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (more == MAP_FAILED) {
+      low = middle + 1;
+    } else {
+      munmap(more, page);
+      high = middle;
+    }
+  }
+  limit.rlim_cur = before;
+  setrlimit(RLIMIT_AS, &limit);
+  return low * page;
 }
 
 bool Limit(int resource, rlim_t most) {

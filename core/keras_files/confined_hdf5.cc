@@ -54,7 +54,7 @@ std::shared_ptr<const MappedFile> MemoryFile::Map() const {
   if (fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
     throw FileError("memory file", errno);
   }
-  return std::make_shared<const MappedFile>("/proc/self/fd/" + std::to_string(fd_));
+  return std::make_shared<const MappedFile>(fd_, "memory file");
 }
 
 std::vector<Hdf5Array> FindConfined(

@@ -2,16 +2,22 @@
 
 #include <absl/status/status.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "lathe/core/base/file.h"
@@ -199,6 +205,46 @@ TEST_F(KerasFileTest, ReadsBehindUserBlocksAndThroughLinks) {
   const StoredArrays arrays = Read(std::string(2048, ' ') + ReadFile(kRare / "soft_links.h5"));
   EXPECT_EQ(ValuesOf(arrays, "w"), Numbers(0));
   EXPECT_EQ(ValuesOf(arrays, "v"), Numbers(16));
+}
+
+// Returns what `body` returns in a process that sees only this folder. Returns nullopt if this
+// process may not make one.
+std::optional<int> RunInFolder(const fs::path& folder, const std::function<int()>& body) {
+  constexpr int kMayNot = 77;
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto enter = [&] { return chroot(folder.c_str()) == 0 && chdir("/") == 0; };
+    if (!enter() && (unshare(CLONE_NEWUSER) != 0 || !enter())) _exit(kMayNot);
+    _exit(body());
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status) == kMayNot ? std::nullopt : std::optional(WEXITSTATUS(status));
+}
+
+TEST_F(KerasFileTest, NeedsNoProcFileSystem) {
+  fs::copy(kRare / "user_block_512.h5", file_);
+  ReadKerasFile(file_);  // opens HDF5's library, which the folder lacks
+  const std::optional<int> failed = RunInFolder(dir_, [] {
+    if (access("/proc", F_OK) == 0) return 1;
+    // More addresses than the child may use beyond those of this process.
+    constexpr size_t kUsed = size_t{4} << 30;
+    if (mmap(nullptr, kUsed, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) return 2;
+    try {
+      const StoredArrays arrays = ReadKerasFile("/tf_model.h5");
+      const Values w = Numbers(0), v = Numbers(16);
+      const size_t size = w.size() * sizeof w[0];
+      return std::memcmp(arrays.at("w").data, w.data(), size) == 0 &&
+                     std::memcmp(arrays.at("v").data, v.data(), size) == 0
+                 ? 0
+                 : 3;
+    } catch (const Error& error) {
+      std::cerr << error.what() << std::endl;
+      return 4;
+    }
+  });
+  if (!failed) GTEST_SKIP() << "this process may not enter another root folder";
+  EXPECT_EQ(*failed, 0);
 }
 
 TEST_F(KerasFileTest, RefusesOtherFiles) {

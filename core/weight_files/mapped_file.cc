@@ -17,24 +17,25 @@ MappedFile::MappedFile(const std::string& path) {
   if (fd < 0) {
     throw FileError(path, errno);
   }
-  struct stat info;
-  int error_number = fstat(fd, &info) != 0 ? errno : 0;
-  if (error_number == 0 && !S_ISREG(info.st_mode)) {
-    error_number = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
-  }
-  if (error_number == 0 && info.st_size > 0) {
-    size_ = static_cast<uint64_t>(info.st_size);
-    void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (mapped == MAP_FAILED) {
-      error_number = errno;
-    } else {
-      data_ = static_cast<const char*>(mapped);
-    }
-  }
+  const int error_number = Map(fd);
   close(fd);
-  if (error_number != 0) {
-    throw FileError(path, error_number);
-  }
+  if (error_number != 0) throw FileError(path, error_number);
+}
+
+MappedFile::MappedFile(int fd, const std::string& name) {
+  if (const int error_number = Map(fd); error_number != 0) throw FileError(name, error_number);
+}
+
+int MappedFile::Map(int fd) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return errno;
+  if (!S_ISREG(info.st_mode)) return S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
+  if (info.st_size == 0) return 0;
+  size_ = static_cast<uint64_t>(info.st_size);
+  void* const mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (mapped == MAP_FAILED) return errno;
+  data_ = static_cast<const char*>(mapped);
+  return 0;
 }
 
 MappedFile::~MappedFile() {

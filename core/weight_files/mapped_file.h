@@ -12,6 +12,8 @@ class MappedFile {
  public:
   // Throws FileError, also for a folder or a device.
   explicit MappedFile(const std::string& path);
+  // Maps the file of this descriptor, which stays open. Errors call it `name`.
+  MappedFile(int fd, const std::string& name);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
@@ -24,6 +26,9 @@ class MappedFile {
   void ForgetPages(const char* begin, size_t size) const;
 
  private:
+  // Returns the number of the system's error, or 0.
+  int Map(int fd);
+
   const char* data_ = nullptr;
   uint64_t size_ = 0;
 };
