@@ -1,9 +1,9 @@
 #include "lathe/core/pytorch_files/unpickler.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
+#include "lathe/core/pytorch_files/pickle_operations.h"
 #include "lathe/core/weight_files/stored_array.h"
 
 namespace lathe {
@@ -13,67 +13,6 @@ constexpr int kMaxDepth = 100;            // of containers in each other, and of
 constexpr size_t kMaxValues = 1'000'000;  // of one pickle
 constexpr size_t kMaxItems = 10'000'000;  // of all containers
 constexpr uint64_t kMaxMemo = 1'000'000;
-
-// The operations of a pickle (Python's pickletools.py describes them) that files of weights use.
-enum Op : unsigned char {
-  kMark = '(',
-  kStop = '.',
-  kPopValue = '0',
-  kBinFloat = 'G',
-  kBinInt = 'J',
-  kBinInt1 = 'K',
-  kBinInt2 = 'M',
-  kNoneValue = 'N',
-  kBinPersId = 'Q',
-  kReduceCall = 'R',
-  kBinString = 'T',
-  kShortBinString = 'U',
-  kBinUnicode = 'X',
-  kEmptyList = ']',
-  kAppendOne = 'a',
-  kBuildObject = 'b',
-  kGlobal = 'c',
-  kAppends = 'e',
-  kBinGet = 'h',
-  kLongBinGet = 'j',
-  kBinPut = 'q',
-  kLongBinPut = 'r',
-  kSetItem = 's',
-  kTupleFromMark = 't',
-  kEmptyTuple = ')',
-  kSetItems = 'u',
-  kEmptyDict = '}',
-  kProto = 0x80,
-  kTuple1 = 0x85,
-  kTuple2 = 0x86,
-  kTuple3 = 0x87,
-  kNewTrue = 0x88,
-  kNewFalse = 0x89,
-  kLong1 = 0x8a,
-  kShortBinUnicode = 0x8c,
-  kStackGlobal = 0x93,
-  kMemoize = 0x94,
-  kFrame = 0x95,
-};
-
-// Operations that are refused, and what a pickle holds that uses them.
-struct OtherOps {
-  std::string_view ops;
-  const char* holds;
-};
-constexpr std::array<OtherOps, 11> kOtherOps = {{
-    {"\x8f\x90", "a set"},
-    {"\x91", "a frozenset"},
-    {"BC\x8e", "bytes"},
-    {"\x96", "a bytearray"},
-    {"\x8b", "an integer of more than 255 bytes"},
-    {"\x8d", "a string of 4 GiB or more"},
-    {"io\x81\x92", "an object of a class"},
-    {"\x82\x83\x84", "an object of the registry copyreg"},
-    {"\x97\x98", "a buffer that lies outside of it"},
-    {"1", "a tuple that holds itself"},
-    {"2FILPSVdglp", "a value of protocol 0 or 1"},
-}};
 
 }  // namespace
 
@@ -121,11 +60,9 @@ void Unpickler::Step(unsigned char op) {
     default:
       break;
   }
-  for (const OtherOps& other : kOtherOps) {
-    if (other.ops.find(static_cast<char>(op)) != std::string_view::npos) {
-      throw Refused(std::string("its pickle holds ") + other.holds +
-                    ", which no plain file of weights needs");
-    }
+  if (const char* const other = OtherValueOf(op); other != nullptr) {
+    throw Refused(std::string("its pickle holds ") + other +
+                  ", which no plain file of weights needs");
   }
   throw Broken("has the unknown operation " + std::to_string(op) + " at byte " +
                std::to_string(at_ - 1));
