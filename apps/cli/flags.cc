@@ -263,6 +263,7 @@ std::string FlagTable::HintFor(const std::string& name) const {
   return nearest ? "did you mean --" + *nearest + "?" : "--help lists the options";
 }
 
+// It is long because an option may be written in many ways.
 Values FlagTable::Parse(const Values& given) {
   Values args = given;
   Values positional;

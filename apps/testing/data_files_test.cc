@@ -104,7 +104,8 @@ TEST_F(DataFilesTest, CompressedFilesAndArraysAreTheSameData) {
   }
 }
 
-// Keys that nobody reads may come and go, be null or nested.
+// Keys that nobody reads may come and go, be null or nested. It is long because it goes through all
+// that reads such a file.
 TEST_F(DataFilesTest, UnusedKeysOfJsonMayHaveAnyValue) {
   ASSERT_EQ(Run("whole", "none", {"--do_eval", "--do_predict"}).exit_code, 0);
   bool has_late_text = true;
