@@ -18,11 +18,11 @@ namespace {
 typedef uint32_t Pair __attribute__((may_alias));
 
 #if LATHE_HAS_BFLOAT16_PRODUCTS
-// C = A B, or C += A B if `accumulate`, for `kRows` rows and `kLines` lines of columns. A: (kRows,
-// K) and B: (K, 16 kLines) consist of pairs.
+// C = A B, or C += A B, as `result` says, for `kRows` rows and `kLines` lines of columns. A:
+// (kRows, K) and B: (K, 16 kLines) consist of pairs.
 template <int kRows, int kLines>
 [[gnu::noinline]] void Block(int64_t K, const Elements<uint32_t>& a, const uint32_t* b, int64_t ldb,
-                             float* c, int64_t ldc, bool accumulate) {
+                             float* c, int64_t ldc, Result result) {
   __m512 sums[kRows][kLines];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -47,8 +47,8 @@ template <int kRows, int kLines>
 #pragma GCC unroll 8
     for (int l = 0; l < kLines; ++l) {
       float* to = c + r * ldc + l * 16;
-      _mm512_storeu_ps(to,
-                       accumulate ? _mm512_add_ps(_mm512_loadu_ps(to), sums[r][l]) : sums[r][l]);
+      const bool adds = result == Result::kAddTo;
+      _mm512_storeu_ps(to, adds ? _mm512_add_ps(_mm512_loadu_ps(to), sums[r][l]) : sums[r][l]);
     }
   }
 }

@@ -151,11 +151,11 @@ void CopyPanels(float* to, const PackedProduct<T, C>& p, Range panels, int64_t c
   }
 }
 
-// c: (rows, kPanel) = a b + `start`, or c += a b if `accumulate`. a is a strip, b a panel. start:
+// c: (rows, kPanel) = a b + `start`, or c += a b, as `result` says. a is a strip, b a panel. start:
 // (kPanel), or null.
 template <int rows>
 [[gnu::noinline]] void Tile(int64_t depth, const float* a, const float* b, float* c, int64_t ldc,
-                            bool accumulate, const float* start) {
+                            Result result, const float* start) {
   Lanes<float> sums[rows][2] = {};
 #pragma GCC unroll 6
   for (int r = 0; r < rows; ++r) __builtin_prefetch(c + r * ldc, 1);
@@ -176,7 +176,7 @@ template <int rows>
     for (int half = 0; half < 2; ++half) {
       float* const to = c + r * ldc + half * kSide;
       Lanes<float> sum = sums[r][half];
-      if (accumulate) {
+      if (result == Result::kAddTo) {
         sum += LoadLanes(to, AllLanes{});
       } else if (start != nullptr) {
         sum += LoadLanes(start + half * kSide, AllLanes{});
@@ -187,7 +187,7 @@ template <int rows>
 }
 
 using TileFunction = void (*)(int64_t depth, const float* a, const float* b, float* c, int64_t ldc,
-                              bool accumulate, const float* start);
+                              Result result, const float* start);
 constexpr TileFunction kTiles[] = {Tile<1>, Tile<2>, Tile<3>, Tile<4>, Tile<5>, Tile<6>};
 static_assert(std::size(kTiles) == kStrip);
 
@@ -211,9 +211,10 @@ void MultiplyTile(const PackedProduct<T, float>& p, const Place& at, int64_t dep
   float* const c = p.c + at.row * p.ldc + at.column;
   if (at.columns == kPanel) {
     const float* const start = first && p.bias != nullptr ? p.bias + at.column : nullptr;
-    return multiply(depth, strip, panel, c, p.ldc, !first || p.accumulate, start);
+    const Result result = !first || p.accumulate ? Result::kAddTo : Result::kOverwrite;
+    return multiply(depth, strip, panel, c, p.ldc, result, start);
   }
-  multiply(depth, strip, panel, tile, kPanel, false, nullptr);
+  multiply(depth, strip, panel, tile, kPanel, Result::kOverwrite, nullptr);
   for (int64_t r = 0; r < at.rows; ++r) {
     for (int64_t j = 0; j < at.columns; ++j) {
       float& to = c[r * p.ldc + j];
@@ -241,6 +242,7 @@ struct WorkingSizes {
 };
 size_t Bytes(int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); }
 
+// It is long because its loops share the working memory.
 template <typename T, typename C>
 void Multiply(const PackedProduct<T, C>& p) {
   constexpr bool kInPlace = std::is_same_v<C, float>;
@@ -291,7 +293,8 @@ void Multiply(const PackedProduct<T, C>& p) {
                 MultiplyTile(p, at, deep, k == 0, strip, panel, tile);
               } else {
                 float* const c = all_sums + row * columns + i * kPanel;
-                kTiles[at.rows - 1](deep, strip, panel, c, columns, k > 0, nullptr);
+                kTiles[at.rows - 1](deep, strip, panel, c, columns,
+                                    k > 0 ? Result::kAddTo : Result::kOverwrite, nullptr);
                 if (k + deep == p.K) StoreTile(p, at, c, columns);
               }
             }

@@ -73,11 +73,14 @@ struct Elements {
   int64_t row, column;
 };
 
-// C = A B, or C += A B if `accumulate`, for `kRows` rows and `kLines` lines of columns. Sums are
-// rounded if C is bfloat16; then they aren't accumulated.
+// What a product does with the old values of its result.
+enum class Result : bool { kOverwrite, kAddTo };
+
+// C = A B, or C += A B, as `result` says, for `kRows` rows and `kLines` lines of columns. Sums are
+// rounded if C is bfloat16, which is overwritten.
 template <int kRows, int kLines, typename T, typename C>
 [[gnu::always_inline]] inline void Block(int64_t K, const Elements<T>& a, const T* b, int64_t ldb,
-                                         C* c, int64_t ldc, bool accumulate) {
+                                         C* c, int64_t ldc, Result result) {
   using Vector = typename Line<T>::Vector;
   constexpr int64_t kSize = Line<T>::kSize;
   Vector sums[kRows][kLines] = {};
@@ -105,7 +108,7 @@ template <int kRows, int kLines, typename T, typename C>
 #pragma GCC unroll 8
       for (int l = 0; l < kLines; ++l) {
         Vector* to = (Vector*)(c + r * ldc + l * kSize);
-        *to = accumulate ? *to + sums[r][l] : sums[r][l];
+        *to = result == Result::kAddTo ? *to + sums[r][l] : sums[r][l];
       }
     }
   }
@@ -114,9 +117,9 @@ template <int kRows, int kLines, typename T, typename C>
 // Does the same for at most `kRows` rows.
 template <int kRows, int kLines, typename T, typename C>
 void Rows(int64_t rows, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c, int64_t ldc,
-          bool accumulate) {
-  if (rows == kRows) return Block<kRows, kLines>(K, a, b, ldb, c, ldc, accumulate);
-  if constexpr (kRows > 1) Rows<kRows - 1, kLines>(rows, K, a, b, ldb, c, ldc, accumulate);
+          Result result) {
+  if (rows == kRows) return Block<kRows, kLines>(K, a, b, ldb, c, ldc, result);
+  if constexpr (kRows > 1) Rows<kRows - 1, kLines>(rows, K, a, b, ldb, c, ldc, result);
 }
 
 // Returns the number of blocks that M rows take.
@@ -125,18 +128,15 @@ constexpr int64_t Blocks(int64_t M) { return DivideUp(M, kMostRows); }
 // Does the same for M rows and `kLines` lines of columns.
 template <int kLines, typename T, typename C>
 void Panel(int64_t M, int64_t K, const Elements<T>& a, const T* b, int64_t ldb, C* c, int64_t ldc,
-           bool accumulate) {
+           Result result) {
   // Blocks have about as many rows each, because a last block of one row would take as long as one
   // of three.
   const int64_t step = kMostRows == 8 ? 8 : DivideUp(M, Blocks(M));
   for (int64_t m = 0; m < M; m += step) {
     Rows<kMostRows, kLines>(Min(step, M - m), K, {a.data + m * a.row, a.row, a.column}, b, ldb,
-                            c + m * ldc, ldc, accumulate);
+                            c + m * ldc, ldc, result);
   }
 }
-
-// What a product does with the old values of its result.
-enum class Result : bool { kOverwrite, kAddTo };
 
 constexpr int64_t kProductDepth = 128;  // the most that is summed before sums are stored
 
@@ -151,12 +151,12 @@ void Product(int64_t M, int64_t N, int64_t K, const Elements<T>& a, const T* b, 
     const int64_t depth = Min(kProductDepth, K - k);
     const Elements<T> ak = {a.data + k * a.column, a.row, a.column};
     const T* bk = b + k * ldb;
-    const bool add = result == Result::kAddTo || k > 0;
+    const Result of_part = k > 0 ? Result::kAddTo : result;
     int64_t n = 0;
     for (; n + kColumns <= N; n += kColumns) {
-      Panel<kMostLines>(M, depth, ak, bk + n, ldb, c + n, ldc, add);
+      Panel<kMostLines>(M, depth, ak, bk + n, ldb, c + n, ldc, of_part);
     }
-    for (; n < N; n += Line<T>::kSize) Panel<1>(M, depth, ak, bk + n, ldb, c + n, ldc, add);
+    for (; n < N; n += Line<T>::kSize) Panel<1>(M, depth, ak, bk + n, ldb, c + n, ldc, of_part);
   }
 }
 
