@@ -71,7 +71,9 @@ void AddDataFlags(FlagTable& flags, FinetuneArguments& o) {
           "more than the model takes")
       .Min(1)
       .Word("auto", 0);
-  flags.Add("max_train_samples", &o.max_train_samples, "use only the first N rows of --train_file")
+  flags
+      .Add("max_train_samples", &o.max_train_samples,
+           "use only the first N rows of the training data, after other options have left rows out")
       .Min(1);
   flags
       .Add("max_eval_samples", &o.max_eval_samples,

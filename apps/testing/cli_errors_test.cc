@@ -24,7 +24,8 @@ TEST_F(CliErrorTest, UnknownFlag) {
 
 TEST_F(CliErrorTest, MoreLabelsThanNumLabels) {
   Write("train.csv", "sentence,label\na,x\nb,y\nc,z\n");
-  ExpectError(Train({"--num_labels", "2"}), "train.csv: 3 labels (x, y, z) but --num_labels is 2");
+  ExpectError(Train({"--num_labels", "2"}), "train.csv: 3 labels (x, y, z) but --num_labels is 2",
+              2);
   EXPECT_NE(Train({"--num_labels", "1"}).err.find("hint: leave --num_labels out or raise it"),
             std::string::npos);
   Write("train.csv", "sentence,label\na,1\nb,2\nc,3\n");

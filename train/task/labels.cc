@@ -246,7 +246,7 @@ LabelSet DecideLabels(const DistinctLabels* train, const DistinctLabels* validat
             ? "pass " + OptionName("problem_type") + " regression to fit the numbers themselves"
             : "leave " + OptionName("num_labels") + " out or raise it";
     if (train == nullptr) throw WrongConfig(config.path(), {"num_labels"}, what, hint);
-    throw InvalidArgument(train->path() + ": " + what, hint);
+    throw UsageError(train->path() + ": " + what, hint);
   }
   if (const Names numbers = NumbersBelow(wanted); Contains(numbers, names)) {
     // The labels are class numbers, and the file happens to lack some of them.

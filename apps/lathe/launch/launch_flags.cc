@@ -58,7 +58,8 @@ void AddLaunchFlags(FlagTable& table, LaunchFlags& flags) {
       .Max(1e6);
   table
       .Add("max_restarts", &o.max_restarts,
-           "how often to start the job again if a process is lost; finetune then goes on from its "
+           "how often to start the job again if a process fails or is lost; finetune then goes on "
+           "from its "
            "newest checkpoint")
       .Min(0)
       .Max(1 << 20);
