@@ -81,7 +81,7 @@ std::string AutomaticParent(const ProjectConfiguration& project, const char* wha
   return project.project_dir + "/checkpoints";
 }
 
-// Returns the number after those of all automatic names, if the state `path` lies among them.
+// Returns the first number above those of all automatic names, if the state `path` lies among them.
 std::optional<int64_t> NextNumber(const ProjectConfiguration& project, const std::string& path) {
   if (!project.automatic_checkpoint_naming || project.project_dir.empty()) return std::nullopt;
   const std::string parent = AutomaticParent(project, "load_state");

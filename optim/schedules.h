@@ -37,9 +37,9 @@ struct ScheduleOptions {
 };
 
 // Returns the factor on the base rate at optimizer step `step` (0-based). A pure function. Throws
-// for an unknown name, with the known ones, without the number of steps that the schedule needs,
-// and for reduce_lr_on_plateau, which is no function of the step. `base_lr` matters only to
-// polynomial and to cosine_with_min_lr with min_lr.
+// for an unknown name, with the known ones, and without the number of steps that the schedule
+// needs. Throws for reduce_lr_on_plateau, which is no function of the step. `base_lr` matters only
+// to polynomial and to cosine_with_min_lr with min_lr.
 double ScheduleMultiplier(const std::string& name, int64_t step, double base_lr,
                           const ScheduleOptions& options);
 

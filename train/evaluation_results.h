@@ -36,7 +36,7 @@ inline constexpr int64_t kMostErrors = 100;
 // Returns a table in TSV of the most confident errors of a classifier (confident_errors.h), the
 // most confident first: "line\tlabel\tprediction\tprobability" and the texts. If the data are of
 // several files, "file" stands before them, as the options or a pattern name it. If one of the rows
-// lies in an array in JSON, "element" behind "line" has its number there; it is empty for rows of
+// lies in an array in JSON, "element" behind "line" has its number there. It is empty for rows of
 // other files. Several labels are arrays in JSON. Throws as ReadSourceRows does, which reads the
 // texts again.
 std::string ErrorTable(const Evaluation& evaluation, const TokenizedDataset& dataset,

@@ -174,7 +174,7 @@ class Trainer {
   // Returns the saver. All ranks call it together.
   CheckpointSaver& Saver();
   const NamedSettings& Settings();
-  Machinery OwnMachinery() const;
+  ComputeSetup OwnComputeSetup() const;
   nlohmann::json ResumeState();
   // Marks the output folder as this job's, so that it may go on there after a restart. Returns a
   // warning if that fails, else "".
@@ -241,8 +241,8 @@ class Trainer {
   bool ParametersAreFinite() const;
   void Save();
   nlohmann::json TrainMetrics(double seconds) const;
-  // For a resume after the last step: returns what the training itself had written, with its times;
-  // `metrics` if there is nothing of the kind in the output folder.
+  // For a resume after the last step. Returns what the training itself had written, with its times.
+  // Returns `metrics` if there is nothing of the kind in the output folder.
   nlohmann::json EarlierMetrics(const nlohmann::json& metrics) const;
 
   // Saving when other ranks are lost (trainer_lost_ranks.cc).

@@ -74,7 +74,7 @@ const NamedSettings& Trainer::Settings() {
   return settings_;
 }
 
-Machinery Trainer::OwnMachinery() const {
+ComputeSetup Trainer::OwnComputeSetup() const {
   return {.num_processes = accelerator_.num_processes(),
           .num_threads = omp_get_max_threads(),
           .device = accelerator_.device().is_cpu() ? "cpu" : "cuda"};
@@ -150,8 +150,8 @@ CheckpointJob Trainer::MakeCheckpointJob(CheckpointSaver& saver, bool writes_mod
                             {"epoch", state_.epoch},
                             {"seed", arguments_.seed},
                             {kJobKey, accelerator_.environment().job},
-                            {kDeviceKey, OwnMachinery().device},
-                            {kThreadsKey, OwnMachinery().num_threads}}};
+                            {kDeviceKey, OwnComputeSetup().device},
+                            {kThreadsKey, OwnComputeSetup().num_threads}}};
   if (!launcher_.empty()) job.manifest.about[kLauncherKey] = launcher_;
   if (arguments_.save_total_limit) {
     job.on_saved = [parent = saver.parent(), run = run_, step = state_.global_step,

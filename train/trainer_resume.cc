@@ -156,7 +156,8 @@ void Trainer::Resume() {
   best_before_ = {.metric = state_.best_metric,
                   .step = state_.best_global_step,
                   .checkpoint = state_.best_model_checkpoint};
-  for (std::string& note : ChangedMachinery(MachineryIn(checkpoint.manifest), OwnMachinery()))
+  for (std::string& note :
+       ChangedComputeSetup(ComputeSetupIn(checkpoint.manifest), OwnComputeSetup()))
     notes_.push_back(std::move(note));
 }
 

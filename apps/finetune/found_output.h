@@ -16,8 +16,8 @@ void CheckHidesNoModel(const FinetuneArguments& options);
 // Throws if the folder holds another model: results that lie beside a model are taken for its own.
 void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options);
 
-// Returns the results in a file such as all_results.json: an empty object if there is no such file,
-// or if it holds no JSON object that can be read.
+// Returns the results in a file such as all_results.json. The object is empty if there is no such
+// file, or no JSON object in it that can be read.
 nlohmann::json ReadResults(const std::string& file);
 
 // Returns the results of earlier runs, which stay as with Trainer. After training there are none,

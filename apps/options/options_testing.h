@@ -19,8 +19,8 @@ inline FinetuneArguments Parse(Args more) {
   return ParseOptions(args).options;
 }
 
-// Returns "message|hint" of the error that the arguments cause. `complete`: they are all arguments,
-// not additions to the fewest.
+// Returns "message|hint" of the error that the arguments cause. If they are not `complete`, Parse
+// adds the fewest that are accepted.
 inline std::string ErrorOf(const Args& args, bool complete = false) {
   try {
     complete ? static_cast<void>(ParseOptions(args)) : static_cast<void>(Parse(args));

@@ -113,7 +113,7 @@ TEST_F(EmulatedDeviceTest, WeighsLossesAsOnTheCpu) {
                     "--per_device_train_batch_size", "5", "--gradient_accumulation_steps", "2"});
 }
 
-// Graphs of passes take the kept outputs of the encoder with them.
+// Recorded passes read the outputs of the encoder that are kept on the device.
 TEST_F(EmulatedDeviceTest, RunsAFrozenEncoderOnceAsOnTheCpu) {
   for (const std::string device : {"cpu", "cuda"}) {
     const RunResult run =

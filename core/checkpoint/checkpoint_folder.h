@@ -89,10 +89,10 @@ std::vector<NumberedFolder> ListNumberedFolders(const std::string& parent, std::
 void RemoveCheckpoint(const std::string& path);
 
 // Deletes the oldest checkpoints of the training `run` until `limit` are left, after that of step
-// `newest` was saved, which stays. Those that `keep` returns true for stay, too, and so does the
-// newest one with which a training can go on, where later ones hold the model alone. Those of other
-// trainings are left alone. So are those with more steps: they were not whole when the training
-// went on from an earlier one. Links are left alone and don't count: people make them for
+// `newest` was saved. Some are never deleted: that one, and those that `keep` returns true for.
+// Where later ones hold the model alone, so is the newest one with which a training can go on.
+// Those with more steps aren't counted and stay, since they were not whole when the training went
+// on from an earlier one. So do those of other trainings, and links, which people make for
 // checkpoints that they keep elsewhere.
 void RotateCheckpoints(const std::string& parent, int64_t run, int64_t newest, int64_t limit,
                        const std::function<bool(const std::string& path)>& keep);

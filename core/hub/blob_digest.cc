@@ -9,7 +9,7 @@
 
 namespace lathe {
 
-std::string DigestLike(const std::string& etag, const std::string& path) {
+std::string DigestInFormOf(const std::string& etag, const std::string& path) {
   const std::string expected = absl::AsciiStrToLower(etag);
   if (expected.find_first_not_of("0123456789abcdef") != std::string::npos) return etag;
   std::string digest;
@@ -28,7 +28,7 @@ bool IsDamagedBlob(const std::string& path) {
   const std::filesystem::path blob = std::filesystem::read_symlink(path, code);
   if (code) return false;
   const std::string etag = blob.filename().string();
-  return DigestLike(etag, path) != etag;
+  return DigestInFormOf(etag, path) != etag;
 }
 
 }  // namespace lathe

@@ -163,7 +163,7 @@ bool Fetcher::LinkIfThere() {
   const int64_t size = SizeOf(blob);
   if (size < 0) return false;
   if (size != found_.size ||
-      (client_.settings().check_cached && DigestLike(found_.etag, blob) != found_.etag)) {
+      (client_.settings().check_cached && DigestInFormOf(found_.etag, blob) != found_.etag)) {
     unlink(blob.c_str());
     return false;
   }
@@ -205,7 +205,7 @@ void Fetcher::Compare(const PartialFile& partial) const {
                        std::to_string(partial.size()),
                    kHint);
   }
-  const std::string digest = DigestLike(found_.etag, partial.path());
+  const std::string digest = DigestInFormOf(found_.etag, partial.path());
   if (digest == found_.etag) return;
   throw DataLoss(what + " is damaged: its hash is " + digest + " but must be " + found_.etag,
                  kHint);

@@ -28,8 +28,8 @@ struct ResolvedCheckpoint {
 
 // A folder or a file of that name wins, and is returned as it is. A file can't have weights: if
 // they are needed, throws NotFound. Otherwise asks the Hub, and fetches what the parts need and the
-// cache lacks. If the Hub is out of reach, or no longer gives the model, or the cache can't be
-// written, what the cache has is used, and standard error says so. That may be an earlier commit of
+// cache lacks. What the cache has is used if the Hub is out of reach or no longer gives the model,
+// or if the cache can't be written. Standard error then says so. That may be an earlier commit of
 // the branch, if the cache has all parts of that one only. With settings that are offline no
 // request is made. Throws NotFound for what is neither a folder nor a model, and the errors of
 // HubClient and FetchFile.

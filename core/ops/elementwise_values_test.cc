@@ -74,8 +74,8 @@ TEST(Elementwise, UnaryValues) {
   EXPECT_TRUE(std::isnan(Log(Tensor::FromVector<float>({-1})).Item()));
 }
 
-// All of float32 that matters to a function: both signs of each magnitude, the numbers around the
-// places where results become infinite, subnormal or 1, and what is no number.
+// All of float32 that matters to a function: both signs of each magnitude, and what is no number.
+// The numbers around the places are there, too, where results become infinite, subnormal or 1.
 std::vector<float> ManyFloats() {
   std::vector<float> values = {0, std::numeric_limits<float>::infinity(), 1e-45f};
   for (float x = 1e-38f; x < 3e38f; x *= 1.0037f) values.push_back(x);

@@ -48,8 +48,8 @@ struct TextTable {
   // or an object under it. `names` are the keys of the file's first object. Keys that only others
   // have are here alone, since the first one lacks them.
   std::map<std::string, UnusableValue> unusable = {};
-  // Columns of a file in JSON that hold no texts so far: those of nulls alone, and those whose
-  // first value other than null is an array or an object.
+  // Columns of a file in JSON that hold no texts so far. They have nulls alone, or their first
+  // value other than null is an array or an object.
   std::set<std::string> without_text = {};
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
   // Returns true if the file has the column, even if it can't be used.

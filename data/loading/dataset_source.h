@@ -54,7 +54,7 @@ inline void CheckWeight(double weight, int64_t i, const char* of = "") {
 
 // Returns true if a collate function gave back no batch.
 template <typename B>
-bool IsNothing(const B& batch) {
+bool IsEmptyBatch(const B& batch) {
   if constexpr (requires { batch.tensors(); }) {
     return std::any_of(batch.tensors().begin(), batch.tensors().end(),
                        [](const Tensor& tensor) { return !tensor.defined(); });
@@ -78,7 +78,7 @@ std::shared_ptr<const void> MakeBatch(const Collate& collate, std::vector<Sample
                                       const BatchInfo& info) {
   try {
     auto batch = std::make_shared<B>(collate(std::move(samples)));
-    Check(!IsNothing(*batch), "collate", "the collate function returned nothing");
+    Check(!IsEmptyBatch(*batch), "collate", "the collate function returned nothing");
     if constexpr (requires { SetBatchInfo(*batch, info); }) {
       SetBatchInfo(*batch, info);
     } else if constexpr (std::derived_from<B, BatchInfo>) {

@@ -10,8 +10,8 @@
 
 namespace lathe {
 
-// Returns a uniform number in [0, bound): number `draw` of those that belong to (seed, epoch) and
-// to a place in the program, given by its name's hash.
+// Returns a uniform number in [0, bound). It is number `draw` of those that belong to (seed, epoch)
+// and to a place in the program, given by its name's hash.
 int64_t UniformBelow(int64_t bound, uint64_t draw, uint64_t seed, int64_t epoch, uint32_t site);
 
 // Returns a random permutation of 0 to n - 1, a function of (seed, epoch, round).

@@ -66,7 +66,7 @@ class LocalRanks {
   // to[i] = the reduction of a[i] and b[i], for `n` elements.
   using Combiner = void (*)(void* to, const void* a, const void* b, size_t n);
 
-  // Data of up to this size may be published as small: Publish copies it into memory that all ranks
+  // Data of up to this size may be published as small. Publish copies it into memory that all ranks
   // share, so it may change at once.
   static constexpr size_t kSmallBytes = 8 << 10;
   enum class DataSize { kSmall, kLarge };

@@ -63,7 +63,7 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   }
   std::shared_ptr<NcclGroup> group = MakeNcclGroup(env.rank, env.world_size, env.local_rank,
                                                    std::move(server), std::move(store), timeout);
-  group->AlsoCheckPeersOf(job.group);
+  group->WatchPeersWith(job.group);
   return group;
 }
 

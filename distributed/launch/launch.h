@@ -55,12 +55,12 @@ struct LaunchOptions {
 // another.
 void CheckLaunchOptions(const LaunchOptions& options);
 
-// Runs the program, looked up in PATH, once for each rank of this machine. A rank finds the number
-// of restarts before in TORCHELASTIC_RESTART_COUNT, as under torchrun, and max_restarts, unless it
-// is 0, in TORCHELASTIC_MAX_RESTARTS. Returns the job's exit code (see RankSupervisor::Wait).
-// Before it starts anything, it throws what CheckLaunchOptions throws; NotFound, PermissionDenied
-// or InvalidArgument if the program can't be run; and Unavailable `port 29500 is taken by process
-// 123 (python3)`.
+// Runs the program, looked up in PATH, once for each rank of this machine. As under torchrun, a
+// rank finds the number of restarts before in TORCHELASTIC_RESTART_COUNT. It finds max_restarts,
+// unless that is 0, in TORCHELASTIC_MAX_RESTARTS. Returns the job's exit code (see
+// RankSupervisor::Wait). Before it starts anything, it throws what CheckLaunchOptions throws. It
+// throws NotFound, PermissionDenied or InvalidArgument if the program can't be run, and Unavailable
+// `port 29500 is taken by process 123 (python3)`.
 int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& options);
 
 // Runs the function in forked processes, num_processes in the whole job. A rank whose function

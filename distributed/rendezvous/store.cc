@@ -94,7 +94,7 @@ struct Store::Impl {
   }
 
   // Tries again if rank 0 ends before it answers: it may be that of the job before. It also tries
-  // again if nothing is said: another program may have had the port before rank 0 got it, and may
+  // again if nothing is said. Another program may have had the port before rank 0 got it, and may
   // keep the connection though it listens no more.
   Reply ConnectAndGreet(const std::string& host, int port, const std::string& job,
                         std::string_view name, Timeout timeout,

@@ -26,9 +26,9 @@ class Packing {
   // [T, ...] -> [B, S, ...], with 0 at padding.
   Tensor Unpack(const Tensor& y) const;
 
-  // The sequences, for layers without dropout: sequence b counts as sample b. For dropout,
-  // ContextOf(batch, packing, training, seed) of models/forward_context.h has the samples' places
-  // in the global batch, so that all ranks together drop what one process would.
+  // The sequences, for layers without dropout: sequence b counts as sample b. With dropout, take
+  // ContextOf(batch, packing, training, seed) of models/forward_context.h. It has the samples'
+  // places in the global batch, so that all ranks together drop what one process would.
   const ForwardContext& context() const { return context_; }
   int64_t num_tokens() const { return context_.sequences.num_tokens; }
   // The number of tokens of each sequence: [B].

@@ -75,8 +75,8 @@ class CheckpointSaver {
 
  private:
   bool is_main() const { return group_ == nullptr || group_->rank() == 0; }
-  // Copies what this rank writes. Returns false, and keeps no copy, if there is no memory for it,
-  // or if the other processes of this machine may need that memory for theirs.
+  // Copies what this rank writes. Returns false, and keeps no copy, if memory is short: for this
+  // copy, or for those of the other processes of this machine.
   bool TryCopy(const CheckpointJob& job);
   void Write(const CheckpointJob& job, const StateDict& model, const StateDict& optimizer,
              const std::string& key, CheckpointDraft* draft);

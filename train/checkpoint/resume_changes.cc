@@ -35,7 +35,7 @@ FittedPlace FitPlace(const lathe::StateDict& place, const Loader& loader) {
   const auto samples = place.Get<int64_t>("data_loader", "samples");
   constexpr int64_t kMost = int64_t{1} << 39;
   FittedPlace fitted{.state = place};
-  // LoadStateDict refuses these places, or needs no other one.
+  // A state that makes no sense is refused later, and one at an epoch's beginning fits any loader.
   if (epoch < 0 || epoch > kMost || samples <= 0 || samples > kMost) return fitted;
   const int64_t size = loader.global_batch_size();
   const int64_t batches = (samples + size - 1) / size;

@@ -289,8 +289,8 @@ std::optional<std::string> FirstDifference(const NamedSettings& then, const Name
   return all.empty() ? std::nullopt : std::optional(all.front().text);
 }
 
-Machinery MachineryIn(const CheckpointManifest& manifest) {
-  Machinery then{.num_processes = manifest.world_size, .num_threads = 0, .device = ""};
+ComputeSetup ComputeSetupIn(const CheckpointManifest& manifest) {
+  ComputeSetup then{.num_processes = manifest.world_size, .num_threads = 0, .device = ""};
   const nlohmann::json& about = manifest.about;
   if (const auto device = about.find(kDeviceKey); device != about.end() && device->is_string())
     then.device = device->get<std::string>();
@@ -299,7 +299,7 @@ Machinery MachineryIn(const CheckpointManifest& manifest) {
   return then;
 }
 
-std::vector<std::string> ChangedMachinery(const Machinery& then, const Machinery& now) {
+std::vector<std::string> ChangedComputeSetup(const ComputeSetup& then, const ComputeSetup& now) {
   std::vector<std::string> notes;
   const auto note_count = [&](int before, int after, const std::string& one,
                               const std::string& many) {

@@ -50,15 +50,15 @@ std::vector<SettingDifference> Differences(const NamedSettings& then, const Name
 std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now);
 
 // What may change although it changes bits.
-struct Machinery {
+struct ComputeSetup {
   int num_processes = 1;
   int num_threads = 0;  // of the main process; 0: not known
   std::string device;   // "cpu" or "cuda"; empty: not known
 };
 inline constexpr char kThreadsKey[] = "threads", kDeviceKey[] = "device";  // in `about`
 // Reads them from a manifest. Versions before this one have written no number of threads.
-Machinery MachineryIn(const CheckpointManifest& manifest);
+ComputeSetup ComputeSetupIn(const CheckpointManifest& manifest);
 // Returns notes for people on what has changed: "the checkpoint is that of 2 threads; ...".
-std::vector<std::string> ChangedMachinery(const Machinery& then, const Machinery& now);
+std::vector<std::string> ChangedComputeSetup(const ComputeSetup& then, const ComputeSetup& now);
 
 }  // namespace lathe

@@ -251,20 +251,20 @@ TEST(ResumeSettingsTest, AWishThatIsNoCheckpointIsRefusedWithAWayOut) {
 }
 
 TEST(ResumeSettingsTest, NotesWhatChangesBits) {
-  const Machinery cpu{.num_processes = 2, .num_threads = 4, .device = "cpu"};
-  EXPECT_TRUE(ChangedMachinery(cpu, cpu).empty());
-  EXPECT_EQ(ChangedMachinery({.num_processes = 1, .num_threads = 1, .device = "cpu"}, cpu),
+  const ComputeSetup cpu{.num_processes = 2, .num_threads = 4, .device = "cpu"};
+  EXPECT_TRUE(ChangedComputeSetup(cpu, cpu).empty());
+  EXPECT_EQ(ChangedComputeSetup({.num_processes = 1, .num_threads = 1, .device = "cpu"}, cpu),
             (std::vector<std::string>{
                 "the checkpoint is that of 1 process; with another number, the last digits of sums "
                 "differ",
                 "the checkpoint is that of 1 thread; with another number, the last digits of sums "
                 "differ"}));
-  EXPECT_EQ(ChangedMachinery({.num_processes = 2, .num_threads = 1, .device = "cuda"}, cpu),
+  EXPECT_EQ(ChangedComputeSetup({.num_processes = 2, .num_threads = 1, .device = "cuda"}, cpu),
             (std::vector<std::string>{"the checkpoint was written on the device cuda; on cpu, the "
                                       "last digits of all numbers differ"}));
   // On a GPU, threads of the host add nothing up.
-  EXPECT_TRUE(ChangedMachinery({.num_processes = 1, .num_threads = 1, .device = "cuda"},
-                               {.num_processes = 1, .num_threads = 4, .device = "cuda"})
+  EXPECT_TRUE(ChangedComputeSetup({.num_processes = 1, .num_threads = 1, .device = "cuda"},
+                                  {.num_processes = 1, .num_threads = 4, .device = "cuda"})
                   .empty());
 }
 
@@ -272,15 +272,15 @@ TEST(ResumeSettingsTest, OlderManifestsTellLess) {
   CheckpointManifest manifest;
   manifest.world_size = 2;
   manifest.about = {{kDeviceKey, "cpu"}};
-  const Machinery then = MachineryIn(manifest);
+  const ComputeSetup then = ComputeSetupIn(manifest);
   EXPECT_EQ(then.num_processes, 2);
   EXPECT_EQ(then.num_threads, 0);
   EXPECT_EQ(then.device, "cpu");
   EXPECT_TRUE(
-      ChangedMachinery(then, {.num_processes = 2, .num_threads = 4, .device = "cpu"}).empty());
+      ChangedComputeSetup(then, {.num_processes = 2, .num_threads = 4, .device = "cpu"}).empty());
   manifest.about = {{kDeviceKey, 3}, {kThreadsKey, "many"}};
-  EXPECT_EQ(MachineryIn(manifest).num_threads, 0);
-  EXPECT_EQ(MachineryIn(manifest).device, "");
+  EXPECT_EQ(ComputeSetupIn(manifest).num_threads, 0);
+  EXPECT_EQ(ComputeSetupIn(manifest).device, "");
 }
 
 }  // namespace

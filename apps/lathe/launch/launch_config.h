@@ -32,9 +32,9 @@ bool IsGpuList(const std::string& text);
 std::string DefaultConfigPath();
 
 // Reads the file. All keys that Accelerate writes are understood; those without a meaning here (for
-// TPUs, Python) are kept as they are. Throws an error that names the file and the line for what is
-// no YAML, for unknown keys and for values of the wrong type or out of range. Also throws for what
-// Lathe does not support (FSDP, DeepSpeed, fp8, ...).
+// TPUs, Python) are kept as they are. Errors name the file and the line. They are thrown for what
+// is no YAML, for unknown keys, and for values of the wrong type or out of range. What Lathe does
+// not support (FSDP, DeepSpeed, fp8, ...) is an error, too.
 LaunchConfig ReadLaunchConfig(const std::string& path);
 
 // Returns the text of a file that both Lathe and Accelerate read.

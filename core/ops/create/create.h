@@ -35,9 +35,9 @@ struct RandomOptions {
 };
 
 // Draw standard normal numbers, and uniform numbers in (0, 1). Element i depends only on the seed
-// and on i. So the numbers are the same on every device and with any number of threads, and those
-// of a shorter tensor are the first of a longer one. They are drawn on the host in double, then
-// rounded to the dtype. Rounding may make a uniform number 1 in a narrow dtype.
+// and on i. So the numbers are the same on every device and with any number of threads. Those of a
+// shorter tensor are the first of a longer one. They are drawn on the host in double, then rounded
+// to the dtype. Rounding may make a uniform number 1 in a narrow dtype.
 //
 //   Tensor noise = Randn({32, 128}, /*seed=*/7);
 Tensor Randn(const Shape& shape, uint64_t seed, const RandomOptions& options = {});

@@ -74,8 +74,8 @@ void CopyRuns(const T* from, T* to, const OperandWalk<2>& walk) {
   });
 }
 
-// Copies tile by tile: `row` is the dimension along which the elements of `from` follow each other,
-// and those of `to` do so along the innermost one.
+// Copies tile by tile. Along the dimension `row` the elements of `from` follow each other, and
+// along the innermost one those of `to` do.
 template <typename T>
 void CopyTiles(const T* from, T* to, const OperandWalk<2>& walk, int row) {
   constexpr int64_t kTile = kTransposedTile;

@@ -48,9 +48,9 @@ void CheckLayer(const Tensor& x, int64_t channels, const Tensor& weight, const T
 }
 
 // The sizes of a convolution on the host. The work is divided into groups of whole samples. A group
-// is computed in chunks of columns, which are outputs of one channel: either all columns of several
-// short samples, or some columns of one long sample. The unfolded windows of a chunk stay in a
-// thread's cache.
+// is computed in chunks of columns, which are outputs of one channel. A chunk has all columns of
+// several short samples, or some columns of one long sample. The unfolded windows of a chunk stay
+// in a thread's cache.
 struct Plan {
   WindowArgs args;
   int64_t outputs, groups;  // channels of y; groups of channels

@@ -27,7 +27,7 @@ struct Conv1dOptions {
 Tensor Conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv1dOptions& options = {});
 
-// Does the same for packed x [T, C], with stride 1 and as many rows in the result, [T, O]: row r
+// Does the same for packed x [T, C], with stride 1 and as many rows in the result, [T, O]. Row r
 // holds the sum over the rows r + t - (taps - 1) / 2. Rows outside of r's own sequence count as 0.
 // So an odd number of taps gives what Conv1d with padding (taps - 1) / 2 gives for each sequence.
 // Rows beyond the last sequence hold the bias.

@@ -83,7 +83,7 @@ class RealNcclGroup : public NcclGroup {
 
   int device() const override { return device_; }
 
-  void AlsoCheckPeersOf(std::weak_ptr<ProcessGroup> group) override {
+  void WatchPeersWith(std::weak_ptr<ProcessGroup> group) override {
     watch_.SetExtraCheck([group = std::move(group)] {
       if (const auto present = group.lock()) present->CheckPeers();
     });

@@ -45,7 +45,7 @@ class NcclGroup : public ProcessGroup {
 
   // From now on waits also end when that group's CheckPeers throws. A rank that hangs is then
   // missed from its last sign of life on, not from when this rank waits for it.
-  virtual void AlsoCheckPeersOf(std::weak_ptr<ProcessGroup> group) = 0;
+  virtual void WatchPeersWith(std::weak_ptr<ProcessGroup> group) = 0;
 
   // Ends what NCCL does on the device. Call it when a rank is known to be lost: NCCL would wait for
   // it until the timeout. The group can't be used any more.
