@@ -99,7 +99,13 @@ class LoaderOf : public Loader {
 template <typename B>
 class DataLoader : public LoaderOf<B> {
  public:
-  using LoaderOf<B>::LoaderOf;
+  // LoaderOf's constructors. Clang 16 crashes where it checks the constraints of inherited ones.
+  template <AnyDataset D, CollatesTo<B, D> Collate>
+  DataLoader(D dataset, DataLoaderOptions options, Collate collate)
+      : LoaderOf<B>(std::move(dataset), std::move(options), std::move(collate)) {}
+  template <AnyDataset D>
+  DataLoader(D dataset, DataLoaderOptions options) requires CollatesTo<DefaultCollate, B, D>
+      : LoaderOf<B>(std::move(dataset), std::move(options)) {}
 };
 
 struct Batch;
