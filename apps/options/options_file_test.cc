@@ -183,7 +183,7 @@ TEST_F(OptionsFileTest, NoErrorShowsASecret) {
     EXPECT_EQ(error.find("hf_secret"), std::string::npos) << error;
   }
   for (const char* broken :
-       {"token: [hf_secret]\n", "token: \"hf_secret\n", "tokn: hf_secret\n",
+       {"token: [hf_secret]\n", "token: [hf_secret\n", "tokn: hf_secret\n",
         "token: hf_secret\ntoken: hf_secret\n", "use_auth_token: hf_secret\n"}) {
     const std::string error = YamlError(broken);
     EXPECT_NE(error, "no error");
