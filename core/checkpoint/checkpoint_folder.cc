@@ -46,29 +46,6 @@ std::string HiddenName(const std::string& parent, std::string_view prefix,
   return parent + "/" + std::string(prefix) + name + "." + std::to_string(getpid());
 }
 
-// Puts `from` in the place of `to`. Afterwards `from` is what lay there before, or nothing.
-void Exchange(const std::string& from, const std::string& to) {
-  const auto rename2 = [&](unsigned int flags) {
-    return renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0;
-  };
-  if (rename2(RENAME_NOREPLACE)) return;
-  if (errno == EEXIST && rename2(RENAME_EXCHANGE)) return;
-  if (errno != EINVAL && errno != ENOSYS) throw FileError(to, errno);
-  // This file system can't exchange two folders in one step. If this process ends between the two
-  // steps, PutBack goes back.
-  const fs::path whole(to);
-  const std::string aside = HiddenName(whole.parent_path(), kAside, whole.filename());
-  std::error_code ignored;
-  fs::remove_all(aside, ignored);
-  if (rename(to.c_str(), aside.c_str()) != 0 && errno != ENOENT) throw FileError(to, errno);
-  if (rename(from.c_str(), to.c_str()) != 0) {
-    const int error = errno;
-    rename(aside.c_str(), to.c_str());
-    throw FileError(to, error);
-  }
-  rename(aside.c_str(), from.c_str());
-}
-
 // Gives the checkpoints back their names that a killed process had put aside for new ones, if those
 // have not come. Removes the others. `only`: the one name to look for; empty: all.
 void PutBack(const std::string& parent, const std::string& only = "") {
@@ -81,9 +58,34 @@ void PutBack(const std::string& parent, const std::string& only = "") {
     const std::string name = hidden.substr(kAside.size(), hidden.rfind('.') - kAside.size());
     if (!only.empty() && name != only) continue;
     const fs::path place = fs::path(parent) / name;
-    if (fs::exists(fs::symlink_status(place, code)) || rename(aside.c_str(), place.c_str()) != 0)
+    // If it can't be renamed now, it waits for the next time.
+    if (!fs::exists(fs::symlink_status(place, code)))
+      rename(aside.c_str(), place.c_str());
+    else
       fs::remove_all(aside, code);
   }
+}
+
+// Puts `from` in the place of `to`. Afterwards `from` is what lay there before, or nothing.
+void Exchange(const std::string& from, const std::string& to) {
+  const auto rename2 = [&](unsigned int flags) {
+    return renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0;
+  };
+  if (rename2(RENAME_NOREPLACE)) return;
+  if (errno == EEXIST && rename2(RENAME_EXCHANGE)) return;
+  if (errno != EINVAL && errno != ENOSYS) throw FileError(to, errno);
+  // This file system can't exchange two folders in one step. If this process ends between the two
+  // steps, PutBack goes back.
+  const fs::path whole(to);
+  PutBack(whole.parent_path(), whole.filename());
+  const std::string aside = HiddenName(whole.parent_path(), kAside, whole.filename());
+  if (rename(to.c_str(), aside.c_str()) != 0 && errno != ENOENT) throw FileError(to, errno);
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    const int error = errno;
+    rename(aside.c_str(), to.c_str());
+    throw FileError(to, error);
+  }
+  rename(aside.c_str(), from.c_str());
 }
 
 // Throws if the path leads to no folder.
@@ -164,6 +166,10 @@ void CheckpointDraft::Commit(const CheckpointManifest& manifest) {
 Error CheckpointDraft::Shown(const Error& e) const { return WithFolder(e, path_, target()); }
 
 void CheckIsCheckpoint(const std::string& path) {
+  std::string plain = path;
+  while (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
+  const fs::path parent = fs::path(plain).parent_path();
+  PutBack(parent.empty() ? "." : parent.string(), fs::path(plain).filename());
   CheckFolder(path);
   std::error_code code;
   if (!fs::exists(path + "/" + kManifestFile, code)) {

@@ -251,6 +251,8 @@ TEST_F(CheckpointFolderTest, OneThatMadeRoomForAnotherGetsItsNameBack) {
   SweepDrafts(root_, "checkpoint-3");
   EXPECT_EQ(ReadFile(Path(3) + "/model"), "weights");
   set_aside();
+  EXPECT_NO_THROW(OpenCheckpoint(Path(3) + "/"));
+  set_aside();
   Save(3, 1, "other!!");
   EXPECT_EQ(Newest(), "checkpoint-3");
   EXPECT_EQ(ReadFile(Path(3) + "/model"), "other!!");
