@@ -132,6 +132,7 @@ void Accelerator::RunPassAndExchange(const Pass& pass, double seed, double loss_
   State& s = *state_;
   const bool exchange = *s.sync && !s.no_sync;
   s.phase->OnBackward();
+  s.NoteBackward();
   if (use_distributed()) {
     s.UpdateReducer(group_, options_.reducer, options_.share_parameters);
     s.reducer->BeforeBackward(exchange);

@@ -312,6 +312,7 @@ void Accelerator::ReadState(const std::string& dir) {
     s.registered[i].load(ReadStateFile(dir + "/custom_checkpoint_" + std::to_string(i) + ".h5"));
   }
   s.step = manifest.step;
+  s.DropWindow();
 }
 
 }  // namespace lathe

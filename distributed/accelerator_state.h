@@ -73,8 +73,34 @@ struct Accelerator::State {
   // True once SaveState or LoadState has seen which automatic names there are.
   bool knows_states = false;
 
-  // Returns true if there are gradients that no exchange has completed.
-  bool HasOpenWindow() const { return micro_step != 0 || (weight != 0 && !exchanged); }
+  // The number of steps that the optimizers had made at the last backward pass; -1: not known.
+  int64_t steps_before = -1;
+  int64_t StepsOfOptimizers() const {
+    int64_t steps = 0;
+    for (Optimizer* optimizer : optimizers) steps += optimizer->step_count();
+    return steps;
+  }
+  void NoteBackward() {
+    // With a scaler only the device knows the count, and the host doesn't wait for it.
+    steps_before = optimizers.empty() || scaler != nullptr ? -1 : StepsOfOptimizers();
+  }
+  // Returns true if there are gradients that no exchange has completed, or that no step has used.
+  bool HasOpenWindow() const {
+    if (micro_step != 0 || (weight != 0 && !exchanged)) return true;
+    if (steps_before < 0 || steps_before != StepsOfOptimizers()) return false;
+    return std::any_of(parameters.begin(), parameters.end(), [](const Parameter& p) {
+      const LeafGradient& gradient = p.tensor.impl()->gradient();
+      return p.tensor.requires_grad() && gradient.buffer != nullptr && !gradient.is_stale;
+    });
+  }
+  // Forgets the gradients of the batches so far.
+  void DropWindow() {
+    losses.CloseStep();
+    micro_step = 0;
+    weight = window_weight = 0;
+    exchanged = false;
+    steps_before = -1;
+  }
 
   void CloseWindow() {
     if (!std::exchange(exchanged, false)) return;

@@ -66,6 +66,84 @@ TEST(AcceleratorStateRefusals, AnOpenWindow) {
   }
 }
 
+// The window of a loop that accumulates by hand is open until the optimizer's step.
+TEST(AcceleratorStateRefusals, GradientsThatNoStepHasUsed) {
+  fs::remove_all(Folder("unused"));
+  for (const int ranks : {1, 2}) {
+    const auto results = RunRanks(ranks, [&](const Env& env) {
+      Accelerator accelerator(Options(env));
+      Wide model;
+      AdamW optimizer(model.Parameters(), {});
+      accelerator.Prepare(model, optimizer);
+      std::string said;
+      const auto save = [&](const std::string& name) {
+        const std::string dir = Folder("unused/") + std::to_string(ranks) + name;
+        said += name + (ErrorOf([&] { accelerator.SaveState(dir); }).empty() ? " " : "-no ");
+      };
+      save("begin");
+      for (int step = 0; step < 2; ++step) {
+        accelerator.Backward(model.Loss(1));
+        save("first" + std::to_string(step));
+        accelerator.Backward(model.Loss(2));
+        save("second" + std::to_string(step));
+        optimizer.Step();
+        save("stepped" + std::to_string(step));
+        optimizer.ZeroGrad();
+        save("zeroed" + std::to_string(step));
+      }
+      accelerator.Backward(model.Loss(1));
+      optimizer.ZeroGrad();  // the program leaves out a step
+      save("dropped");
+      return said;
+    });
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.said,
+                "begin first0-no second0-no stepped0 zeroed0 first1-no second1-no stepped1 zeroed1 "
+                "dropped ");
+    }
+  }
+}
+
+// A loop goes back to a state, at the end of a window or within one.
+TEST(AcceleratorStateRefusals, ALoadClosesTheWindow) {
+  const auto run = [&](int back_after) {
+    fs::remove_all(Folder("back"));
+    const auto results = RunRanks(2, [&](const Env& env) {
+      AcceleratorOptions options = Options(env);
+      options.gradient_accumulation_steps = 2;
+      Accelerator accelerator(options);
+      Wide model;
+      AdamW optimizer(model.Parameters(), {.lr = 1e-2});
+      DataLoader train(Data(36), {.batch_size = 4, .shuffle = true});
+      accelerator.Prepare(train, model, optimizer);
+      const auto train_until = [&](int last) {
+        int batches = 0;
+        for (const Batch& batch : train) {
+          {
+            const auto accumulation = accelerator.Accumulate(model);
+            double sum = 0;
+            for (const int64_t index : batch.indices) sum += static_cast<double>(index + 1);
+            accelerator.Backward(model.Loss(sum / static_cast<double>(batch.indices.size())));
+            optimizer.Step();
+            optimizer.ZeroGrad();
+          }
+          if (++batches == 4 && last > 0) accelerator.SaveState(Folder("back"));
+          if (batches == last) return;
+        }
+      };
+      train_until(back_after);
+      accelerator.LoadState(Folder("back"));
+      optimizer.ZeroGrad();
+      train_until(0);
+      return ExactText(model.weight.ToVector<float>()[7]) + " " +
+             std::to_string(accelerator.last_loss());
+    });
+    ExpectAllWell(results);
+    return results[0].said;
+  };
+  EXPECT_EQ(run(7), run(6));
+}
+
 // Otherwise the second or third state would meet one of the earlier program.
 TEST(AcceleratorStateRefusals, AutomaticNamesOfAnEarlierProgram) {
   fs::remove_all(Folder("project"));
