@@ -21,6 +21,7 @@
 #include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
+#include "lathe/train/support/schedule_kwargs.h"
 #include "lathe/train/trainer_options.h"
 
 namespace lathe {
@@ -41,12 +42,6 @@ double SecondsSince(Clock::time_point start) {
 }
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Returns a number of steps. A value below 1 is a share of all steps.
-int64_t StepsOf(double value, int64_t max_steps) {
-  const double steps = value < 1 ? std::ceil(value * static_cast<double>(max_steps)) : value;
-  return std::max<int64_t>(1, static_cast<int64_t>(steps));
-}
 
 }  // namespace
 

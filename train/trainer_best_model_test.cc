@@ -340,6 +340,22 @@ TEST(TrainerBestModelTest, TheBestOfBeforeStaysAfterAMove) {
   EXPECT_EQ(CheckpointsIn("moved"), expected);
   EXPECT_EQ(ReadFile(Folder("moved") + "/model.safetensors"),
             ReadFile(Folder("moved") + "/checkpoint-" + step + "/model.safetensors"));
+
+  // Only the last checkpoint was copied, and another training has taken the place of the best one.
+  for (const char* folder : {"alone", "kept"}) Remove(folder);
+  fs::create_directories(Folder("alone"));
+  fs::copy(Folder("moved") + "/checkpoint-24", Folder("alone") + "/checkpoint-24",
+           fs::copy_options::recursive);
+  fs::rename(Folder("moved"), Folder("kept"));
+  fs::rename(Folder("best"), Folder("moved"));
+  arguments = Arguments("alone", change);
+  arguments.num_train_epochs = 3;
+  arguments.resume_anyway = true;
+  arguments.resume_from_checkpoint = "true";
+  EXPECT_EQ(
+      TrainAndLook(arguments, 1, [](const Trainer& trainer) { return trainer.notes().back(); }),
+      "warning: " + Folder("moved") + "/checkpoint-" + step +
+          " with the best model is another training's now");
 }
 
 // JSON is UTF-8, but a folder may have any name.

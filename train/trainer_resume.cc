@@ -1,6 +1,8 @@
 // The part of the trainer that goes on from checkpoints.
 #include <absl/status/status.h>
 
+#include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -28,20 +30,27 @@ StateDict WithValues(const json& values) {
   return state;
 }
 
-// Returns where the best checkpoint lies now. The folder may have been moved or copied as a whole,
-// and another training's checkpoint may lie in its old place. So the one beside the resumed
-// checkpoint counts, if it is of the same run or the old place is empty.
-std::string PlaceOfBest(const std::string& stored, const FoundCheckpoint& resumed) {
+// Returns true unless the checkpoint's log shows that it is of another training than `log`. A
+// training's log begins with those of all its checkpoints.
+bool IsOfThisTraining(const fs::path& checkpoint, const json& log) try {
+  const json saved = ReadTrainerState((checkpoint / kStateFile).string());
+  const json& earlier = saved.at("log_history");
+  return earlier.size() <= log.size() && std::equal(earlier.begin(), earlier.end(), log.begin());
+} catch (const std::exception&) {
+  return false;
+}
+
+// Returns where the best checkpoint lies now; "" if another training's lies there. The folder may
+// have been moved or copied as a whole, and another training may have begun in its old place.
+std::string PlaceOfBest(const std::string& stored, const FoundCheckpoint& resumed,
+                        const json& log) {
   if (stored.empty()) return stored;
   const fs::path near = fs::path(resumed.path).parent_path() / fs::path(stored).filename();
   std::error_code code;
-  if (!fs::exists(near, code)) return stored;
-  if (!fs::exists(stored, code)) return near.string();
-  try {
-    return ReadManifest(near).run == resumed.manifest.run ? near.string() : stored;
-  } catch (const Error&) {
-    return stored;
+  for (const fs::path& place : {near, fs::path(stored)}) {
+    if (fs::exists(place, code) && IsOfThisTraining(place, log)) return place.string();
   }
+  return fs::exists(stored, code) ? "" : stored;
 }
 
 }  // namespace
@@ -186,7 +195,10 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   loader_.LoadStateDict(place_);
   state_.LoadJson(saved, file);
   LoadCallbackStates(saved, file);
-  state_.best_model_checkpoint = PlaceOfBest(state_.best_model_checkpoint, checkpoint);
+  const std::string best = state_.best_model_checkpoint;
+  state_.best_model_checkpoint = PlaceOfBest(best, checkpoint, saved.at("log_history"));
+  if (!best.empty() && state_.best_model_checkpoint.empty())
+    notes_.push_back("warning: " + best + " with the best model is another training's now");
   loss_since_log_ = own.Get<double>(kOwner, "loss_since_log");
   loss_total_ = own.Get<double>(kOwner, "loss_total");
   logged_step_ = own.Get<int64_t>(kOwner, "logged_step");

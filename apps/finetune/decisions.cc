@@ -12,6 +12,16 @@
 #include "lathe/train/support/run_errors.h"
 
 namespace lathe {
+namespace {
+
+// Returns true if a training can go on from the folder.
+bool IsResumable(const std::string& folder) try {
+  return ReadManifest(folder).resumable;
+} catch (const Error&) {
+  return false;
+}
+
+}  // namespace
 
 void SetDecisionOfModel(const FinetuneArguments& options, SequenceClassifier& model,
                         OutputDir* out) {
@@ -27,7 +37,7 @@ void SetDecisionOfModel(const FinetuneArguments& options, SequenceClassifier& mo
         "model's folder unless --do_train is given",
         "pass the folder of --model_name_or_path as --output_dir");
   }
-  if (std::filesystem::exists(options.output_dir + "/" + kManifestFile, code)) {
+  if (IsResumable(options.output_dir)) {
     throw UsageError(options.output_dir +
                          " is a checkpoint, and no training could go on from it with "
                          "another config.json",

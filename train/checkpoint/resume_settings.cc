@@ -1,6 +1,7 @@
 #include "lathe/train/checkpoint/resume_settings.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -31,10 +32,10 @@ namespace fs = std::filesystem;
 constexpr char kTokenizer[] = "the tokenizer's ";
 constexpr char kMaxLength[] = "max_seq_length";
 constexpr char kTraining[] = "training", kValidation[] = "validation";
+constexpr char kEvalSteps[] = "eval_steps";
 // Settings of evaluations, besides those of the validation data.
-constexpr std::string_view kEvaluationNames[] = {"eval_delay", "eval_strategy", "eval_steps",
-                                                 "the metric of the best model",
-                                                 "greater_is_better"};
+constexpr std::string_view kEvaluationNames[] = {
+    "eval_delay", "eval_strategy", kEvalSteps, "the metric of the best model", "greater_is_better"};
 // The keys of a model's configuration that only evaluations read.
 constexpr const char* kDecisionKeys[] = {kThresholdsKey, kTemperatureKey};
 constexpr char kScheduleOptions[] = "lr_scheduler_kwargs";
@@ -99,12 +100,13 @@ bool IsOfEvaluation(const std::string& name) {
 }
 
 void AddEvaluation(const TrainingArguments& a, const TokenizedDataset& evaluation,
-                   const NamedSettings& decision, NamedSettings& settings) {
+                   const NamedSettings& decision, int64_t max_steps, NamedSettings& settings) {
   settings.insert(settings.end(), decision.begin(), decision.end());
   AddData(evaluation, kValidation, settings);
-  const std::string values[] = {Text(a.eval_delay), a.eval_strategy,
-                                a.eval_strategy == "steps" ? Text(a.eval_steps) : kNotSet,
-                                BestModelMetric(a), Text(GreaterIsBetter(a))};
+  const std::string values[] = {
+      Text(a.eval_delay), a.eval_strategy,
+      a.eval_strategy == "steps" ? Text(StepsOf(a.eval_steps, max_steps)) : kNotSet,
+      BestModelMetric(a), Text(GreaterIsBetter(a))};
   static_assert(std::size(values) == std::size(kEvaluationNames));
   for (size_t i = 0; i < std::size(values); ++i)
     settings.emplace_back(kEvaluationNames[i], values[i]);
@@ -117,6 +119,10 @@ std::string Shortened(const std::string& value) {
 
 // Returns true if two values of a setting mean the same.
 bool MeanTheSame(const std::string& name, const std::string& then, const std::string& now) {
+  if (name == kEvalSteps && then != kNotSet && now != kNotSet) {
+    // Older versions told the number as it was given.
+    return std::strtod(then.c_str(), nullptr) == std::strtod(now.c_str(), nullptr);
+  }
   if (then == now || name != kScheduleOptions) return then == now;
   const auto options = [](const std::string& text) {
     return text.empty() ? nlohmann::json::object()
@@ -222,7 +228,7 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
     settings.emplace_back("metric_for_best_model", a.metric_for_best_model);
   }
   if (evaluation != nullptr && EvaluationsDecide(a))
-    AddEvaluation(a, *evaluation, decision, settings);
+    AddEvaluation(a, *evaluation, decision, max_steps, settings);
   return settings;
 }
 

@@ -43,7 +43,7 @@ TEST(ResumeSettingsTest, EvaluationsThatDecideMustBeTheSame) {
        "greater_is_better was false and is true"},
       {[](TrainingArguments& a) { a.eval_strategy = "epoch"; },
        "eval_strategy was steps and is epoch"},
-      {[](TrainingArguments& a) { a.eval_steps = 3; }, "eval_steps was 0.0 and is 3.0"}};
+      {[](TrainingArguments& a) { a.eval_steps = 3; }, "eval_steps was 1 and is 3"}};
   for (const auto& [name, decider] : kDeciders) {
     const NamedSettings then = Settings(decider);
     EXPECT_EQ(FirstDifference(then, Settings(decider)), std::nullopt) << name;
@@ -64,6 +64,22 @@ TEST(ResumeSettingsTest, EvaluationsThatDecideMustBeTheSame) {
   };
   EXPECT_EQ(FirstDifference(Settings(kDeciders[2].second), Settings(accuracy)),
             "the metric of the best model was eval_loss and is eval_accuracy");
+}
+
+// There are 16 steps.
+TEST(ResumeSettingsTest, EvaluationsAreComparedByTheirSteps) {
+  const auto with = [](double eval_steps) {
+    return Settings([&](TrainingArguments& a) {
+      a.load_best_model_at_end = true;
+      a.eval_steps = eval_steps;
+    });
+  };
+  EXPECT_EQ(FirstDifference(with(4), with(0.25)), std::nullopt);
+  EXPECT_EQ(FirstDifference(with(4), with(0.5)), "eval_steps was 4 and is 8");
+  NamedSettings older = with(4);
+  for (auto& [name, value] : older)
+    if (name == "eval_steps") value = "4.0";
+  EXPECT_EQ(FirstDifference(older, with(4)), std::nullopt);
 }
 
 TEST(ResumeSettingsTest, EvaluationsThatOnlyTellMayChange) {

@@ -125,4 +125,9 @@ int64_t NumWarmupSteps(const TrainingArguments& arguments, int64_t max_steps) {
   return static_cast<int64_t>(std::ceil(static_cast<double>(max_steps) * arguments.warmup_ratio));
 }
 
+int64_t StepsOf(double value, int64_t max_steps) {
+  const double steps = value < 1 ? std::ceil(value * static_cast<double>(max_steps)) : value;
+  return std::max<int64_t>(1, static_cast<int64_t>(steps));
+}
+
 }  // namespace lathe

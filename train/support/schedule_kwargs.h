@@ -20,4 +20,7 @@ bool HasWarmup(const std::string& schedule);
 // Returns in how many of `max_steps` steps the rate rises from 0, by warmup_steps or warmup_ratio.
 int64_t NumWarmupSteps(const TrainingArguments& arguments, int64_t max_steps);
 
+// Returns a number of steps, at least 1. A value below 1 is a share of all steps.
+int64_t StepsOf(double value, int64_t max_steps);
+
 }  // namespace lathe
