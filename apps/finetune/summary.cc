@@ -72,7 +72,8 @@ void PrintSummary(std::ostream& out, const FinetuneArguments& options, const Tas
   if (trainer != nullptr && options.early_stopping_patience) {
     PrintRow(out, "stops early",
              "after " + FormatCount(*options.early_stopping_patience) +
-                 " evaluations in a row without a better " + BestModelMetric(options));
+                 (*options.early_stopping_patience == 1 ? " evaluation" : " evaluations in a row") +
+                 " without a better " + BestModelMetric(options));
     if (!options.load_best_model_at_end) {
       PrintRow(out, "note",
                "the last model is saved, not the best one; --load_best_model_at_end saves that");

@@ -11,8 +11,9 @@ namespace {
 
 TEST(DataOptionsTest, ASplitExcludesAFile) {
   EXPECT_EQ(Parse({"--validation_split", "0.2", "--do_eval"}).validation_split, 0.2);
+  EXPECT_EQ(Parse({"--validation_split", "0", "--validation_file", "v.csv"}).validation_split, 0);
   EXPECT_EQ(
-      ErrorOf({"--validation_split", "0"}),
+      ErrorOf({"--validation_split", "1"}),
       "--validation_split must be above 0 and below 1|0.1 keeps about a tenth of the training "
       "rows for validation");
   EXPECT_EQ(ErrorOf({"--validation_split", "0.1", "--validation_file", "v.csv"}),

@@ -27,7 +27,8 @@ void AddRowFlags(FlagTable& flags, DataArguments& o) {
 }
 
 void ValidateRowFlags(const FlagTable& flags, const FinetuneArguments& o) {
-  if (!flags.given("validation_split")) return;
+  // A file of arguments may spell out the default.
+  if (!flags.given("validation_split") || o.validation_split == 0) return;
   constexpr char kSplitHint[] = "0.1 keeps about a tenth of the training rows for validation";
   Require(o.validation_split > 0 && o.validation_split < 1,
           "--validation_split must be above 0 and below 1", kSplitHint);

