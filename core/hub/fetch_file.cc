@@ -167,7 +167,7 @@ bool Fetcher::LinkIfThere() {
     unlink(blob.c_str());
     return false;
   }
-  cache_.Link(commit_, file_, found_.etag, client_.settings().use_symlinks);
+  cache_.Link(commit_, file_, found_.etag, client_.settings().use_symlinks, /*is_new=*/false);
   return true;
 }
 
@@ -229,6 +229,7 @@ std::string Fetcher::Fetch() {
   const FileLock lock(cache_.LockPath(found_.etag), settings.lock_timeout,
                       settings.show_waits ? file_ + " of " + client_.model() : "",
                       progress_of_holder);
+  const bool is_new = SizeOf(blob) < 0;  // a damaged blob may have links, too
   if (LinkIfThere()) return path;
   for (bool again = false;; again = true) {
     std::vector<std::string> leftovers;
@@ -254,7 +255,7 @@ std::string Fetcher::Fetch() {
       throw FileError(partial.path(), ENOENT);
     }
     progress.Finish();
-    cache_.Link(commit_, file_, found_.etag, settings.use_symlinks);
+    cache_.Link(commit_, file_, found_.etag, settings.use_symlinks, is_new);
     return path;
   }
 }

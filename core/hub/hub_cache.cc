@@ -214,7 +214,7 @@ std::vector<std::string> HubCache::Leftovers(const std::string& etag) const {
 }
 
 void HubCache::Link(const std::string& commit, const std::string& file, const std::string& etag,
-                    bool use_symlinks) const {
+                    bool use_symlinks, bool is_new) const {
   const std::string path = SnapshotPath(commit, file), blob = BlobPath(etag);
   if (use_symlinks) {
     const std::string target = fs::path(blob).lexically_relative(Folder(path)).string();
@@ -227,7 +227,22 @@ void HubCache::Link(const std::string& commit, const std::string& file, const st
     }
     if (errno != EPERM && errno != ENOSYS && errno != EOPNOTSUPP) throw FileError(path, errno);
   }
-  if (rename(blob.c_str(), path.c_str()) != 0) throw FileError(path, errno);
+  if (is_new) {
+    if (rename(blob.c_str(), path.c_str()) != 0) throw FileError(path, errno);
+    return;
+  }
+  // Named as a download is, so that what a killed process leaves is removed like one.
+  const std::string copy = UniqueName(blob + ".", ".incomplete");
+  try {
+    std::error_code code;
+    fs::copy_file(blob, copy, code);
+    if (code) throw CacheError(path, code.value());
+    SyncFile(copy);
+    if (rename(copy.c_str(), path.c_str()) != 0) throw FileError(path, errno);
+  } catch (const Error&) {
+    unlink(copy.c_str());
+    throw;
+  }
 }
 
 }  // namespace lathe

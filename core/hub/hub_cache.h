@@ -52,9 +52,10 @@ class HubCache {
   void MakeFolders(const std::string& commit, const std::string& file) const;
   // Returns the files that broken-off downloads of the blob left, the largest first.
   std::vector<std::string> Leftovers(const std::string& etag) const;
-  // Makes the snapshot's file a link to the blob; without links moves the blob there.
+  // Makes the snapshot's file a link to the blob. Without links moves a new blob there. A blob that
+  // was there before is copied, because links of other snapshots may lead to it.
   void Link(const std::string& commit, const std::string& file, const std::string& etag,
-            bool use_symlinks) const;
+            bool use_symlinks, bool is_new) const;
 
  private:
   std::string FormerPath(const std::string& revision) const;

@@ -251,6 +251,27 @@ TEST_F(HubUpdatesTest, APartOfTheNewCommitDoesNotHideTheOldOne) {
   EXPECT_EQ(FetchWithNote().weights, new_weights_);
 }
 
+TEST_F(HubUpdatesTest, FilesWithoutLinksLeaveTheLinksOfOtherCommits) {
+  Fetch();
+  new_weights_ = weights_;
+  MoveBranch();
+  cdn_.ForgetRequests();
+  setenv("HF_HUB_DISABLE_SYMLINKS", "1", 1);
+  const Outcome moved = FetchWithNote();
+  unsetenv("HF_HUB_DISABLE_SYMLINKS");
+  EXPECT_EQ(moved.commit, kSecond);
+  EXPECT_TRUE(cdn_.requests().empty());  // the weights are a copy of the blob
+  EXPECT_FALSE(fs::is_symlink(Cache() + "/snapshots/" + kSecond + "/model.safetensors"));
+  EXPECT_TRUE(fs::is_symlink(Cache() + "/snapshots/" + kCommit + "/model.safetensors"));
+  for (const std::string& line : Tree(Cache())) EXPECT_FALSE(line.ends_with(".incomplete")) << line;
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  HubSettings settings = Settings();
+  for (const char* commit : {kCommit, kSecond}) {
+    settings.revision = commit;
+    EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_) << commit;
+  }
+}
+
 TEST_F(HubUpdatesTest, TheLatestEarlierCommitIsUsed) {
   const auto add_snapshot = [&](char digit) {
     const std::string folder = Cache() + "/snapshots/" + std::string(40, digit);
