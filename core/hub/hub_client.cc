@@ -51,6 +51,14 @@ bool LacksFunction(const HttpResponse& response) {
   return response.Header("x-error-code").empty();
 }
 
+// Throws if a server with encryption leads to one without.
+void CheckEncryption(const std::string& origin, const std::string& next_origin) {
+  if (!origin.starts_with("https:") || next_origin.starts_with("https:")) return;
+  throw Error(absl::StatusCode::kPermissionDenied,
+              origin + " leads to an address without encryption, " + next_origin,
+              "the server is set up wrongly; do not use it");
+}
+
 // Removes what HTTP puts round an etag: quotes, and a mark for weak ones.
 std::string PlainEtag(std::string etag) {
   if (etag.starts_with("W/")) etag.erase(0, 2);
@@ -105,11 +113,7 @@ HttpResponse HubClient::Send(HttpRequest request, bool to_bytes, HttpSink* sink)
     const std::string next = ResolveLocation(request.url, location);
     const std::string next_origin = OriginOf(next);
     if (!to_bytes && !LeadsToName(response, origin == next_origin)) return response;
-    if (origin.starts_with("https:") && !next_origin.starts_with("https:")) {
-      throw Error(absl::StatusCode::kPermissionDenied,
-                  origin + " leads to an address without encryption, " + next_origin,
-                  "the server is set up wrongly; do not use it");
-    }
+    CheckEncryption(origin, next_origin);
     if (redirects == kMostRedirects) {
       throw Error(absl::StatusCode::kUnavailable,
                   endpoint_ + ": more than 10 redirects, the last to " + next_origin)
@@ -193,6 +197,7 @@ HubFile HubClient::FindFile(const std::string& revision, const std::string& file
         .WithDetail(HubOutOfReach{});
   }
   found.location = redirect ? ResolveLocation(url, response.Header("location")) : url;
+  CheckEncryption(origin_, OriginOf(found.location));
   return found;
 }
 

@@ -376,6 +376,18 @@ TEST_F(HubTest, CertificateThatNobodyVouchesFor) {
             .kind = HubFault::kRedirect,
             .text = hub_.url() + "/x"});
   ExpectError([&] { Fetch(parts); }, "leads to an address without encryption");
+  // The answer about a file may lead there, too.
+  hub.ClearFaults();
+  hub.Fail({.path = "model.safetensors",
+            .method = "HEAD",
+            .times = -1,
+            .status = 302,
+            .headers = {"X-Repo-Commit: " + std::string(kCommit),
+                        "X-Linked-Etag: \"" + LfsEtag(weights_) + "\"",
+                        "X-Linked-Size: " + std::to_string(weights_.size()),
+                        "Location: " + cdn_.url() + "/stored/" + LfsEtag(weights_)}});
+  ExpectError([&] { Fetch(parts); }, "leads to an address without encryption, " + cdn_.url());
+  EXPECT_TRUE(cdn_.requests().empty());
 }
 
 TEST_F(HubTest, CertificateOfAnotherHost) {
