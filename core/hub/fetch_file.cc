@@ -217,7 +217,8 @@ std::string Fetcher::Fetch() {
   const std::string path = cache_.SnapshotPath(commit_, file_);
   if (!found_.exists) {
     throw NotFound(client_.model() + " at " + client_.shown_endpoint() + ": has no " + file_ +
-                   " in revision \"" + commit_ + "\"");
+                   " in revision \"" + commit_ + "\"")
+        .WithDetail(HubRefused{});
   }
   cache_.MakeFolders(commit_, file_);
   const std::string blob = cache_.BlobPath(found_.etag);

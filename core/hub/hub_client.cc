@@ -225,7 +225,8 @@ HubListing HubClient::List(const std::string& revision) {
     return listing;
   } catch (const nlohmann::json::exception&) {
     throw DataLoss(endpoint_ + ": the list of the files of " + model_ + " is no such list",
-                   "check HF_ENDPOINT, and the proxy if there is one");
+                   "check HF_ENDPOINT, and the proxy if there is one")
+        .WithDetail(HubRefused{});
   }
 }
 
@@ -286,6 +287,12 @@ Error HubClient::ErrorOf(const HttpResponse& response, const std::string& revisi
   if (response.failure != HttpFailure::kNone) return NoAnswer(response);
   const std::string code = response.Header("x-error-code");
   const std::string where = model_ + " at " + endpoint_;
+  if (code == "RevisionNotFound" && revision != settings_.revision) {
+    return NotFound(where + ": no revision \"" + revision + "\", which \"" + settings_.revision +
+                        "\" should be",
+                    "try again")
+        .WithDetail(HubRefused{});
+  }
   if (code == "RevisionNotFound") {
     return NotFound(where + ": no revision \"" + revision + "\"",
                     "a revision is a branch, a tag or a whole commit");

@@ -19,8 +19,9 @@ namespace lathe {
 // The detail (Error::detail) of an error for which the network or the server is to blame. Files
 // that are in the cache can be used all the same.
 struct HubOutOfReach {};
-// The detail of an error that says that the Hub doesn't give us the model: it is gone, or private,
-// or gated. Here, too, files that are in the cache can be used.
+// The detail of an error that says that the Hub doesn't give us the whole model. It is gone,
+// private or gated, or a part of the commit is missing. Here, too, files that are in the cache can
+// be used.
 struct HubRefused {};
 
 struct HubFile {

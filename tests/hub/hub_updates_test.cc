@@ -142,6 +142,40 @@ TEST_F(HubUpdatesTest, AnUpdateThatCannotBeFetchedGivesTheOldCommit) {
   EXPECT_EQ(Branch(), kSecond);
 }
 
+// A branch may move before all files of its new commit are there.
+TEST_F(HubUpdatesTest, AnIncompleteCommitGivesTheOldOne) {
+  Fetch();
+  const HubServerFile index = {
+      "{\"weight_map\": {\"a\": \"part-1.safetensors\", \"b\": \"part-2.safetensors\"}}"};
+  hub_.Add(kModel, {.files = {{"config.json", {"{\"model_type\": \"bert\"}"}},
+                              {"vocab.txt", {"[PAD]\n[UNK]\n"}},
+                              {"model.safetensors.index.json", index},
+                              {"part-1.safetensors", {"x", true}}},
+                    .revisions = {{"main", kSecond}}});
+  ExpectOld(": has no part-2.safetensors in revision \"" + std::string(kSecond) + "\"" +
+            kOldIsUsed);
+  EXPECT_EQ(Branch(), kCommit);
+  HubSettings settings = Settings();
+  settings.revision = kSecond;
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); }, "has no part-2.safetensors");
+
+  MoveBranch();
+  hub_.Fail({.path = "/api/", .times = -1, .kind = HubFault::kWrongList, .text = "{\"sha\": 1}"});
+  fs::remove_all(Cache() + "/.no_exist/" + kSecond);
+  ExpectOld(" is no such list" + kOldIsUsed);
+  hub_.ClearFaults();
+  hub_.Fail(
+      {.path = "/api/", .times = -1, .status = 404, .headers = {"X-Error-Code: RevisionNotFound"}});
+  ExpectOld(": no revision \"" + std::string(kSecond) + "\", which \"main\" should be" +
+            kOldIsUsed);
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+              ": no revision \"" + std::string(kSecond) + "\"", "a revision is a branch");
+  EXPECT_EQ(Branch(), kCommit);
+  hub_.ClearFaults();
+  EXPECT_EQ(FetchWithNote().weights, new_weights_);
+  EXPECT_EQ(Branch(), kSecond);
+}
+
 TEST_F(HubUpdatesTest, ACacheThatCannotBeWrittenGivesTheOldCommit) {
   Fetch();
   MoveBranch();
