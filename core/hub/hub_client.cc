@@ -209,10 +209,12 @@ HubListing HubClient::List(const std::string& revision) {
                                           5);
   if (response.failure != HttpFailure::kNone || response.status != 200) {
     if (response.failure == HttpFailure::kNone && LacksFunction(response)) {
-      return {.status = response.status};
+      return {.status = response.status, .is_given = false};
     }
     throw ErrorOf(response, revision, "the list of files");
   }
+  // A mirror may answer with a page of its own where it has nothing.
+  if (!nlohmann::json::accept(response.body)) return {.is_given = false};
   try {
     CheckJsonNesting(response.body, "the list of files");
     const nlohmann::json json = nlohmann::json::parse(response.body);

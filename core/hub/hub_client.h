@@ -35,9 +35,8 @@ struct HubFile {
 struct HubListing {
   std::string commit = {};
   std::vector<std::string> files = {};
-  int status = 200;  // of the answer; with another one the server lists no files
-
-  bool is_given() const { return status == 200; }
+  int status = 200;      // of the answer
+  bool is_given = true;  // false: the server lists no files
 };
 
 class HubClient {
@@ -57,7 +56,8 @@ class HubClient {
   // show it to us. With `attempts` above 1 tries again if the network fails, or the server does.
   HubFile FindFile(const std::string& revision, const std::string& file, int attempts);
   // Returns all files of the model. Mirrors may lack this part of the protocol: answers with 400,
-  // 404, 405, 410, 501 or a redirect that don't come from a Hub give no list. Throws for others.
+  // 404, 405, 410, 501 or a redirect that don't come from a Hub give no list. An answer with 200
+  // that is no JSON gives none, either. Throws for others.
   HubListing List(const std::string& revision);
   // Returns the address at which the file is asked for.
   std::string FileUrl(const std::string& revision, const std::string& file) const;

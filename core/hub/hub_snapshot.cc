@@ -60,14 +60,14 @@ std::string HubSnapshot::NoList() {
 
 std::string HubSnapshot::Contents() {
   if (client_ == nullptr) return "; it has " + Joined(cache_.Files(commit_));
-  return Listing().is_given() ? "; it has " + Joined(Listing().files) : ", and " + NoList();
+  return Listing().is_given ? "; it has " + Joined(Listing().files) : ", and " + NoList();
 }
 
 bool HubSnapshot::Exists(const std::string& file) {
   if (cache_.Has(commit_, file)) return true;
   if (client_ == nullptr || cache_.IsKnownMissing(commit_, file)) return false;
   const HubListing& listing = Listing();
-  const bool exists = listing.is_given()
+  const bool exists = listing.is_given
                           ? std::binary_search(listing.files.begin(), listing.files.end(), file)
                           : client_->FindFile(commit_, file, HubClient::kAttempts).exists;
   if (!exists) cache_.KeepMissing(commit_, file);
@@ -139,7 +139,7 @@ void HubSnapshot::Need(const CheckpointParts& parts) {
 
 void HubSnapshot::FetchMatching(const std::vector<std::string>& patterns) {
   const HubListing& listing = Listing();
-  if (!listing.is_given()) {
+  if (!listing.is_given) {
     throw NotFound(model_ + ": " + NoList() + ", so patterns can't be compared with it",
                    "leave out " + OptionName("include") + "; then each needed file is asked for");
   }

@@ -207,7 +207,7 @@ TEST_F(HubTest, AUserOfTheEndpointIsNeverPrinted) {
         "at " + shown + ": status 429; trying again");
   fails({.path = "config.json", .times = -1, .kind = HubFault::kNoCommit},
         shown + ": the answer for config.json lacks");
-  fails({.path = "/api/", .times = -1, .kind = HubFault::kWrongList, .text = "{"},
+  fails({.path = "/api/", .times = -1, .kind = HubFault::kWrongList, .text = "{}"},
         shown + ": the list of the files");
   fails({.path = "", .times = -1, .kind = HubFault::kRedirect, .text = "/x"},
         shown + ": more than 10 redirects");

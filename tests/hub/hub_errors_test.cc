@@ -95,6 +95,12 @@ TEST_F(HubTest, ServersWithoutListsOfFiles) {
       {.path = "/api/", .times = -1, .kind = HubFault::kRedirect, .text = cdn_.url() + "/login"});
   EXPECT_EQ(Weights(Fetch()), weights_);
   ExpectError(fetch_all, " gives no list of its files (status 30");
+  // Others answer with a page of their own.
+  fs::remove_all(root_ + "/hub");
+  hub_.ClearFaults();
+  hub_.Fail({.path = "/api/", .times = -1, .kind = HubFault::kWrongList, .text = "<html></html>"});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  ExpectError(fetch_all, " gives no list of its files (status 200), so patterns");
 }
 
 TEST_F(HubTest, ServersThatRefuseTheListOfFiles) {
