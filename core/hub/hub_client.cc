@@ -18,7 +18,8 @@ namespace lathe {
 namespace {
 
 constexpr int kMostRedirects = 10;
-constexpr double kLongestDelay = 8;  // first delays
+constexpr double kLongestDelay = 8;    // first delays
+constexpr double kLongestListing = 6;  // timeouts of downloads
 
 bool IsRedirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
@@ -129,6 +130,7 @@ bool HubClient::IsTransient(const HttpResponse& response) {
       return response.status == 408 || response.status == 429 ||
              (response.status >= 500 && response.status != 501);
     case HttpFailure::kTls:
+    case HttpFailure::kTooLarge:
     case HttpFailure::kOther:
       return false;
     default:
@@ -202,11 +204,13 @@ HubFile HubClient::FindFile(const std::string& revision, const std::string& file
 }
 
 HubListing HubClient::List(const std::string& revision) {
-  const HttpResponse response = SendOften({.url = settings_.endpoint + "/api/models/" + model_ +
-                                                  "/revision/" + PercentEncoded(revision, false),
-                                           .connect_timeout = settings_.etag_timeout,
-                                           .stall_timeout = settings_.download_timeout},
-                                          5);
+  const HttpResponse response =
+      SendOften({.url = settings_.endpoint + "/api/models/" + model_ + "/revision/" +
+                        PercentEncoded(revision, false),
+                 .connect_timeout = settings_.etag_timeout,
+                 .total_timeout = kLongestListing * settings_.download_timeout,
+                 .stall_timeout = settings_.download_timeout},
+                5);
   if (response.failure != HttpFailure::kNone || response.status != 200) {
     if (response.failure == HttpFailure::kNone && LacksFunction(response)) {
       return {.status = response.status, .is_given = false};
@@ -252,6 +256,10 @@ Error HubClient::NoAnswer(const HttpResponse& response) const {
     case HttpFailure::kTimeout:
       what = "no answer in time";
       hint += "; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT are the seconds to wait";
+      break;
+    case HttpFailure::kTooLarge:
+      what = "the answer is too long";
+      hint = "check HF_ENDPOINT, and the proxy if there is one";
       break;
     default:
       what = "the connection broke off";

@@ -181,6 +181,27 @@ TEST_F(HubTest, NoAnswer) {
               rude.url() + ": the connection broke off", "check the network");
 }
 
+TEST_F(HubTest, ListsThatDoNotEnd) {
+  HubFault fault = {.path = "/api/", .times = -1, .kind = HubFault::kWrongList};
+  fault.text = "[" + std::string(size_t{16} << 20, ' ');
+  hub_.Fail(fault);
+  ExpectError([&] { Fetch(); }, hub_.url() + ": the answer is too long (more than 16 MiB)",
+              "check HF_ENDPOINT");
+  EXPECT_EQ(hub_.Count("GET", "/api/"), 1);  // it would be no shorter the next time
+  hub_.ClearFaults();
+  // A server that always sends a little more.
+  fault.text.resize(100'000);
+  hub_.Fail(fault);
+  hub_.SetRate(1);
+  HubSettings settings = Settings();
+  settings.download_timeout = 0.1;
+  const auto start = std::chrono::steady_clock::now();
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+              hub_.url() + ": no answer in time", "HF_HUB_DOWNLOAD_TIMEOUT");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(50));
+  hub_.SetRate(0);
+}
+
 TEST_F(HubTest, NoHubAnswersThere) {
   hub_.Fail({.path = "config.json", .times = -1, .kind = HubFault::kNoCommit});
   ExpectError([&] { Fetch(); }, "lacks the commit, the etag or the size", "check HF_ENDPOINT");

@@ -55,7 +55,7 @@ HttpFailure FailureOf(CURLcode code) {
 struct Transfer {
   HttpResponse response;
   HttpSink* sink = nullptr;
-  bool begun = false, stalled = false;
+  bool begun = false, stalled = false, too_large = false;
   double stall_timeout = 0;  // seconds
   std::chrono::steady_clock::time_point last_byte = std::chrono::steady_clock::now();
   std::exception_ptr error;
@@ -109,9 +109,10 @@ size_t OnBody(char* data, size_t size, size_t count, void* user) {
     transfer.Begin();
     if (transfer.ToSink()) return transfer.sink->Write(data, bytes);
     std::string& body = transfer.response.body;
-    body.append(data, std::min(bytes, kLargestBody - std::min(body.size(), kLargestBody)));
+    transfer.too_large = bytes > kLargestBody - body.size();
+    if (!transfer.too_large) body.append(data, bytes);
   });
-  return ok ? bytes : 0;
+  return ok && !transfer.too_large ? bytes : 0;
 }
 
 // Is called about once a second. Ends a transfer of which nothing comes any more: libcurl's own
@@ -214,6 +215,9 @@ HttpResponse HttpClient::Send(const HttpRequest& request, HttpSink* sink) {
   transfer.response.failure = transfer.stalled ? HttpFailure::kTimeout : FailureOf(code);
   if (transfer.stalled) {
     transfer.response.failure_text = "nothing came any more";
+  } else if (transfer.too_large) {
+    transfer.response.failure = HttpFailure::kTooLarge;
+    transfer.response.failure_text = "more than 16 MiB";
   } else if (code != CURLE_OK) {
     transfer.response.failure_text = *text ? text : curl.easy_strerror(code);
   }

@@ -17,12 +17,13 @@ namespace lathe {
 // Why there is no complete answer.
 enum class HttpFailure {
   kNone,
-  kResolve,  // the host's name is unknown here
-  kConnect,  // nobody listens there, or the network has no route to it
-  kTls,      // the server can't prove who it is, or speaks no TLS
-  kTimeout,  // no answer, or no more of it, within the time allowed
-  kBroken,   // the connection ended in the middle
-  kOther,    // such as an address that is none
+  kResolve,   // the host's name is unknown here
+  kConnect,   // nobody listens there, or the network has no route to it
+  kTls,       // the server can't prove who it is, or speaks no TLS
+  kTimeout,   // no answer, or no more of it, within the time allowed
+  kBroken,    // the connection ended in the middle
+  kTooLarge,  // the body that no sink takes has more than 16 MiB
+  kOther,     // such as an address that is none
 };
 
 struct HttpRequest {
@@ -63,10 +64,10 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // Without a sink, or if the status is no success, the body goes to `response.body`, at most 16
-  // MiB of it. Proxies are those of libcurl's environment variables. The server's certificate is
-  // always checked: against the file in SSL_CERT_FILE, CURL_CA_BUNDLE or REQUESTS_CA_BUNDLE, else
-  // against the system's.
+  // Without a sink, or if the status is no success, the body goes to `response.body`. The transfer
+  // ends if it has more than 16 MiB. Proxies are those of libcurl's environment variables. The
+  // server's certificate is always checked: against the file in SSL_CERT_FILE, CURL_CA_BUNDLE or
+  // REQUESTS_CA_BUNDLE, else against the system's.
   HttpResponse Send(const HttpRequest& request, HttpSink* sink = nullptr);
 
  private:
