@@ -87,7 +87,9 @@ void HubSnapshot::Fetch(const std::string& file) {
 }
 
 void HubSnapshot::NeedConfig() {
-  if (Exists(kHubConfigFile)) return Fetch(kHubConfigFile);
+  // Without a client, Fetch says that the cache lacks the file, which the model may have.
+  const bool may_exist = client_ == nullptr && !cache_.IsKnownMissing(commit_, kHubConfigFile);
+  if (may_exist || Exists(kHubConfigFile)) return Fetch(kHubConfigFile);
   throw NotFound(model_ + ": has no config.json" + Contents(),
                  "name a model that Transformers can read");
 }

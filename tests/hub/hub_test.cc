@@ -106,6 +106,20 @@ TEST_F(HubTest, OfflineMakesNoRequest) {
   EXPECT_TRUE(cdn_.requests().empty());
 }
 
+TEST_F(HubTest, OfflineSaysThatOnlyTheCacheLacksTheConfiguration) {
+  FetchMatching(kModel, {"vocab.txt"}, Settings());
+  hub_.Add("o/none", {.files = {{"README.md", {"x"}}}});
+  ExpectError([&] { FetchCheckpoint("o/none", {.config = true}, Settings()); },
+              "o/none: has no config.json; it has README.md");
+  FetchMatching("o/none", {"*"}, Settings());
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  ExpectError([&] { Fetch(); }, "owner/name: config.json is not in the cache " + Cache(),
+              "without HF_HUB_OFFLINE");
+  ExpectError([&] { FetchCheckpoint("o/none", {.config = true}, Settings()); },
+              "o/none: has no config.json; it has README.md");
+  unsetenv("HF_HUB_OFFLINE");
+}
+
 TEST_F(HubTest, UsesTheCacheIfTheHubIsOutOfReach) {
   Fetch();
   hub_.Fail({.path = "", .times = -1, .status = 503});
