@@ -144,9 +144,11 @@ void HubClient::WaitBefore(int attempt, int attempts, const HttpResponse& respon
   delay = std::min(delay, kLongestDelay * settings_.first_delay);
   delay = std::max(delay, std::min(AskedDelay(response), settings_.longest_asked_delay));
   if (delay >= 1 && settings_.show_waits) {
-    const std::string why = response.failure == HttpFailure::kNone
-                                ? "status " + std::to_string(response.status)
-                                : response.failure_text;
+    std::string why = response.failure_text;
+    if (response.failure == HttpFailure::kNone) {
+      why = response.status / 100 == 2 ? "the answer ended early"
+                                       : "status " + std::to_string(response.status);
+    }
     PrintNote("note: " + model_ + " at " + endpoint_ + ": " + why + "; trying again in " +
               std::to_string(std::lround(delay)) + " s (try " + std::to_string(attempt + 1) +
               " of " + std::to_string(attempts) + ")");

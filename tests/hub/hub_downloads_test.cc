@@ -200,6 +200,18 @@ TEST_F(HubTest, ComparesLengthAndHash) {
   ExpectError([&] { Fetch(); }, "config.json from " + hub_.url() + " is damaged");
 }
 
+TEST_F(HubTest, SaysThatAnAnswerEndedEarly) {
+  cdn_.Fail({.path = "/stored/", .kind = HubFault::kShort, .at = 5});
+  HubSettings settings = Settings();
+  settings.first_delay = 1;
+  settings.show_waits = true;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "note: owner/name at " + hub_.url() +
+                ": the answer ended early; trying again in 1 s (try 2 of 6)\n");
+}
+
 TEST_F(HubTest, HashesMayHaveDigitsOfEitherCase) {
   const std::string weights_etag = absl::AsciiStrToUpper(LfsEtag(weights_));
   const std::string config_etag = absl::AsciiStrToUpper(GitEtag("{\"model_type\": \"bert\"}"));
