@@ -30,6 +30,12 @@ Error Unpickler::Refused(const std::string& what) const {
       "a dict of its tensors alone by torch.save");
 }
 
+Error Unpickler::TooDeep() const {
+  return Refused("its pickle is nested more than " + std::to_string(kMaxDepth) + " levels deep");
+}
+
+Error Unpickler::TooManyValues() const { return Refused("its pickle has too many values"); }
+
 const PickledValue& Unpickler::Load() {
   stack_.clear();
   marks_.clear();
@@ -95,13 +101,13 @@ std::string_view Unpickler::TakeLine() {
 // --- the stack ---
 
 PickledValue& Unpickler::Make(Kind kind) {
-  if (values_.size() >= kMaxValues) throw Broken("has too many values");
+  if (values_.size() >= kMaxValues) throw TooManyValues();
   values_.emplace_back().kind = kind;
   return values_.back();
 }
 
 void Unpickler::Push(const Value& value) {
-  if (stack_.size() >= kMaxValues) throw Broken("has too many values");
+  if (stack_.size() >= kMaxValues) throw TooManyValues();
   stack_.push_back(&value);
 }
 
@@ -216,7 +222,7 @@ bool Unpickler::PushContainer(unsigned char op) {
       return true;
     case kMark:
       if (marks_.size() >= kMaxDepth) {
-        throw Broken("is nested more than " + std::to_string(kMaxDepth) + " levels deep");
+        throw TooDeep();
       }
       marks_.push_back(stack_.size());
       return true;
@@ -231,9 +237,9 @@ bool Unpickler::PushContainer(unsigned char op) {
 void Unpickler::Append(Value& container, const Value& value) {
   container.depth = std::max(container.depth, value.depth + 1);
   if (container.depth > kMaxDepth) {
-    throw Broken("is nested more than " + std::to_string(kMaxDepth) + " levels deep");
+    throw TooDeep();
   }
-  if (++num_items_ > kMaxItems) throw Broken("has too many values");
+  if (++num_items_ > kMaxItems) throw TooManyValues();
   container.items.push_back(&value);
 }
 

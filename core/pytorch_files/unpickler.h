@@ -63,9 +63,9 @@ class Unpickler {
   Unpickler(std::string_view bytes, std::string file);
 
   // Reads the next pickle. The value lives as long as the Unpickler. Throws BrokenWeights for a
-  // damaged pickle, and for one that is nested or refers to itself more than files of weights do.
-  // Throws InvalidArgument for a function that isn't known, and for values of kinds that files of
-  // weights don't have, such as sets and bytes.
+  // damaged pickle. Throws InvalidArgument for a function that isn't known, and for values of kinds
+  // that files of weights don't have, such as sets and bytes. Does so, too, for a pickle with more
+  // values, or with deeper nesting, than files of weights have.
   const PickledValue& Load();
   // Returns the number of bytes of the pickles that were read.
   size_t position() const { return at_; }
@@ -93,6 +93,8 @@ class Unpickler {
 
   Error Broken(const std::string& what) const;
   Error Refused(const std::string& what) const;
+  Error TooDeep() const;
+  Error TooManyValues() const;
   std::string_view Take(size_t size);
   template <typename T>
   T TakeNumber();

@@ -107,6 +107,21 @@ TEST_F(UnpicklerTest, RefusesOtherKindsOfValuesByName) {
   }
 }
 
+// torch.load reads such files, so they are not damaged.
+TEST_F(UnpicklerTest, LimitsAreNoDamage) {
+  const std::string levels = Repeated("]", 150) + Repeated("a", 149);
+  for (const std::string& value : {levels, Repeated("N0", 1'000'001)}) {
+    try {
+      Read(ZipForm(Pickle(Dict({{"weight", kWeight}, {"other", value}})), {{"0", kFloats}}));
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument) << error.what();
+      EXPECT_NE(error.hint().find("save a dict of its tensors alone by torch.save"),
+                std::string::npos);
+    }
+  }
+}
+
 TEST_F(UnpicklerTest, RefusesBombs) {
   const std::string deep = "its pickle is nested more than 100 levels deep";
   EXPECT_EQ(RefusalOf(Repeated("(", 101) + Repeated("t", 101)), deep);
