@@ -1,5 +1,7 @@
 #include "lathe/core/hub/resolve_checkpoint.h"
 
+#include <absl/status/status.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -57,8 +59,10 @@ class Resolver {
   }
   // Returns the snapshot if the cache has all parts of it, and throws otherwise.
   ResolvedCheckpoint Whole(const std::string& commit, const CheckpointParts& parts);
+  // Without one, `damage` becomes the message that names a damaged file, if there is one.
   std::optional<ResolvedCheckpoint> WholeOrNone(const std::string& commit,
-                                                const CheckpointParts& parts);
+                                                const CheckpointParts& parts,
+                                                std::string* damage = nullptr);
   // Returns the latest whole snapshot of a commit that the branch had earlier. There is none if the
   // revision is a commit.
   std::optional<ResolvedCheckpoint> EarlierCommit(const CheckpointParts& parts);
@@ -115,11 +119,13 @@ ResolvedCheckpoint Resolver::Whole(const std::string& commit, const CheckpointPa
 }
 
 std::optional<ResolvedCheckpoint> Resolver::WholeOrNone(const std::string& commit,
-                                                        const CheckpointParts& parts) {
+                                                        const CheckpointParts& parts,
+                                                        std::string* damage) {
   if (!IsThere(commit)) return std::nullopt;
   try {
     return Whole(commit, parts);
-  } catch (const Error&) {
+  } catch (const Error& e) {
+    if (damage != nullptr && e.code() == absl::StatusCode::kDataLoss) *damage = e.message();
     return std::nullopt;
   }
 }
@@ -157,7 +163,9 @@ std::optional<ResolvedCheckpoint> Resolver::InsteadOfHub(const Error& e,
   const bool excused = e.detail<HubOutOfReach>() != nullptr || e.detail<HubRefused>() != nullptr ||
                        e.detail<AboutFile>() != nullptr;
   if (!excused || !known) return std::nullopt;
-  std::optional<ResolvedCheckpoint> cached = WholeOrNone(*known, parts);
+  std::string damage;
+  std::optional<ResolvedCheckpoint> cached = WholeOrNone(*known, parts, &damage);
+  if (settings_.check_cached && !damage.empty()) PrintNote("note: " + damage);
   // A check has found damage that can't be mended. An older commit would hide it.
   const bool is_damaged = settings_.check_cached && !cached && e.detail<AboutFile>() != nullptr;
   if (is_damaged) return std::nullopt;

@@ -166,6 +166,23 @@ TEST_F(HubTest, FetchesDamagedFilesOfTheCacheAgainIfAsked) {
   ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); }, "no connection");
 }
 
+TEST_F(HubTest, NamesDamagedFilesOfTheCacheIfTheHubRefuses) {
+  HubSettings settings = Settings();
+  settings.check_cached = true;
+  Fetch();
+  const std::string note = "note: " + Cache() + "/snapshots/" + kCommit +
+                           "/vocab.txt: is damaged: its hash is not its name\n";
+  PublishText(Cache() + "/blobs/" + GitEtag("[PAD]\n[UNK]\n"), "[PAD]\n[UNK]x");
+  for (const int status : {403, 503}) {
+    hub_.Fail({.path = "", .times = -1, .status = status});
+    testing::internal::CaptureStderr();
+    ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+                status == 403 ? "access denied" : "can't answer, status 503");
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), note) << status;
+    hub_.ClearFaults();
+  }
+}
+
 TEST_F(HubTest, ComparesLengthAndHash) {
   const std::string blobs = Cache() + "/blobs";
   struct Case {
