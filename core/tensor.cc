@@ -177,12 +177,13 @@ Tensor Tensor::Reshape(Shape new_shape) const {
 }
 
 Tensor Tensor::Detach() const {
+  const TensorImpl& own = Checked();
   auto view = std::make_shared<TensorImpl>();
-  view->storage = impl_->storage;
-  view->offset = impl_->offset;
-  view->shape = impl_->shape;
-  view->dtype = impl_->dtype;
-  view->device = impl_->device;
+  view->storage = own.storage;
+  view->offset = own.offset;
+  view->shape = own.shape;
+  view->dtype = own.dtype;
+  view->device = own.device;
   return Tensor(std::move(view));
 }
 
@@ -343,7 +344,7 @@ void ApplyGradScale(LeafGradient& gradient) {
 }
 
 const Tensor Tensor::grad() const {
-  const LeafGradient& gradient = impl_->gradient();
+  const LeafGradient& gradient = Checked().gradient();
   CheckIsWhole(gradient);
   if (gradient.buffer == nullptr || gradient.is_stale) return {};
   const Tensor buffer(gradient.buffer);
@@ -354,6 +355,7 @@ const Tensor Tensor::grad() const {
 }
 
 Tensor Tensor::MaterializeGrad() {
+  Checked();
   LeafGradient& gradient = impl_->mutable_gradient();
   CheckIsWhole(gradient);
   if (gradient.buffer == nullptr) {
@@ -368,6 +370,7 @@ Tensor Tensor::MaterializeGrad() {
 }
 
 void Tensor::SetGrad(const Tensor& grad) {
+  Checked();
   LeafGradient& gradient = impl_->mutable_gradient();
   gradient.buffer = grad.impl_;
   gradient.is_stale = false;

@@ -106,6 +106,10 @@ TEST(Tensor, AnUndefinedOneIsAnError) {
   expect_error([](const Tensor& t) { t.is_leaf(); });
   expect_error([](const Tensor& t) { t.data<float>(); });
   expect_error([](const Tensor& t) { t.Item(); });
+  expect_error([](const Tensor& t) { t.Detach(); });
+  expect_error([](const Tensor& t) { t.grad(); });
+  expect_error([](Tensor t) { t.MaterializeGrad(); });
+  expect_error([](Tensor t) { t.SetGrad(Tensor::Zeros({2})); });
 }
 
 TEST(Tensor, ViewsShareStorage) {
