@@ -106,6 +106,18 @@ const std::map<std::string, Op>& Ops() {
          return {Variance(x[0], o.at("dims").get<std::vector<int>>(),
                           {.correction = o.at("correction"), .keepdim = o.at("keepdim")})};
        }},
+      {"sum",
+       [](const Tensors& x, const Json& o) -> Tensors {
+         return {Sum(x[0], o.at("dims").get<std::vector<int>>(), o.at("keepdim"))};
+       }},
+      {"mean",
+       [](const Tensors& x, const Json& o) -> Tensors {
+         return {Mean(x[0], o.at("dims").get<std::vector<int>>(), o.at("keepdim"))};
+       }},
+      {"softmax",
+       [](const Tensors& x, const Json& o) -> Tensors { return {Softmax(x[0], o.at("dim"))}; }},
+      {"log_softmax",
+       [](const Tensors& x, const Json& o) -> Tensors { return {LogSoftmax(x[0], o.at("dim"))}; }},
       {"clamp",
        [](const Tensors& x, const Json& o) -> Tensors {
          const ClampOptions none;

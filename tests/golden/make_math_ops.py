@@ -154,6 +154,15 @@ for kernel, stride, padding, dilation in ((2, 2, 0, 1), (3, 1, 1, 1), (3, 2, 1, 
             lambda x, k=kernel, s=stride, p=padding, c=count: functional.avg_pool1d(x, k, s, p, count_include_pad=c),
             [draw([2, 2, 9])], kernel_size=kernel, stride=stride, padding=padding, count_include_pad=count)
 
+# Reductions by dimensions.
+for dims, keepdim in (([0], False), ([1], True), ([-1], False), ([0, 2], False), ([0, 1], True), ([0, 1, 2], False)):
+    for op in ("sum", "mean"):
+        add(op, lambda x, f=getattr(torch, op), d=dims, k=keepdim: f(x, d, k), [draw(random_shape(3, 5))], dims=dims,
+            keepdim=keepdim)
+for dim in (0, 1, -1):
+    for op in ("softmax", "log_softmax"):
+        add(op, lambda x, f=getattr(torch, op), d=dim: f(x, d), [draw(random_shape(3, 5))], ["float32"], dim=dim)
+
 print('{"torch": %s,' % json.dumps(torch.__version__))
 print(' "cases": [')
 print(",\n".join("  " + json.dumps(case) for case in cases))
