@@ -2,10 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "lathe/data/loading/hdf5_dataset.h"
 #include "lathe/data/loading/samplers.h"
 #include "lathe/distributed/accelerator_loaders_testing.h"
 
@@ -76,8 +81,47 @@ TEST(GeneralLoop, AGetThatThrowsEndsTheJob) {
   }
 }
 
+// One rank has a bad file. It names the file and what is wrong, and the others end soon, too.
+TEST(GeneralLoop, ABadHdf5FileEndsTheJob) {
+  const std::vector<std::pair<std::string, std::string>> faults = {
+      {"nothing", ": has no dataset \"nothing\"; it has "},
+      {"short", ": dataset \"short\" has 9 rows but \"inputs\" has 10"},
+      {"cut", ": HDF5 can't read it"},
+      {"cut later", ": is cut short"}};
+  for (const int n : {1, 2, 3}) {
+    for (const auto& [fault, message] : faults) {
+      SCOPED_TRACE(fault + ", " + std::to_string(n) + " ranks");
+      const std::string stem = testing::TempDir() + "bad_hdf5_";
+      const auto results = RunRanks(n, [&](const Env& env) {
+        const bool bad = env.rank == n - 1;
+        const std::string path = stem + std::to_string(env.rank) + ".h5";
+        std::filesystem::copy_file("tests/golden/hdf5_tables/plain.h5", path,
+                                   std::filesystem::copy_options::overwrite_existing);
+        Accelerator accelerator(Options(env));
+        if (bad && fault == "cut") std::filesystem::resize_file(path, 2000);
+        const bool other_column = bad && (fault == "nothing" || fault == "short");
+        DataLoader loader(Hdf5Dataset(path, {"inputs", other_column ? fault : "targets"}),
+                          {.batch_size = 3, .prefetch = 0});
+        accelerator.Prepare(loader);
+        for (auto& [inputs, targets] : loader) {
+          accelerator.GatherForMetrics(targets);
+          if (bad && fault == "cut later") std::filesystem::resize_file(path, 500);
+        }
+        return std::string("no error");
+      });
+      for (const RankResult& result : results) {
+        EXPECT_NE(result.exit_code, 0) << result.said;
+        EXPECT_LT(result.seconds, 15);
+        EXPECT_EQ(result.said.find('\n'), std::string::npos) << result.said;
+      }
+      const std::string path = stem + std::to_string(n - 1) + ".h5";
+      EXPECT_NE(results.back().said.find(path + message), std::string::npos) << results.back().said;
+    }
+  }
+}
+
 TEST(GeneralLoop, ACollateFunctionThatReturnsNothing) {
-  for (const int n : {1, 3}) {
+  for (const int n : {1, 2, 3}) {
     const auto results = RunRanks(n, [&](const Env& env) {
       Accelerator accelerator(Options(env));
       Mlp model;
