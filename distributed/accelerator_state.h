@@ -73,33 +73,33 @@ struct Accelerator::State {
   // True once SaveState or LoadState has seen which automatic names there are.
   bool knows_states = false;
 
-  // The number of steps that the optimizers had made at the last backward pass; -1: not known.
-  int64_t steps_before = -1;
-  int64_t StepsOfOptimizers() const {
-    int64_t steps = 0;
-    for (Optimizer* optimizer : optimizers) steps += optimizer->step_count();
-    return steps;
-  }
+  // The number of steps of each optimizer at the last backward pass; empty: not known.
+  std::vector<int64_t> steps_before;
   void NoteBackward() {
-    // With a scaler only the device knows the count, and the host doesn't wait for it.
-    steps_before = optimizers.empty() || scaler != nullptr ? -1 : StepsOfOptimizers();
+    steps_before.clear();
+    if (scaler != nullptr) return;  // only the device knows, and the host doesn't wait for it
+    for (Optimizer* optimizer : optimizers) steps_before.push_back(optimizer->step_count());
   }
   // Returns true if there are gradients that no exchange has completed, or that no step has used.
   bool HasOpenWindow() const {
     if (micro_step != 0 || (weight != 0 && !exchanged)) return true;
-    if (steps_before < 0 || steps_before != StepsOfOptimizers()) return false;
-    return std::any_of(parameters.begin(), parameters.end(), [](const Parameter& p) {
-      const LeafGradient& gradient = p.tensor.impl()->gradient();
-      return p.tensor.requires_grad() && gradient.buffer != nullptr && !gradient.is_stale;
-    });
+    for (size_t i = 0; i < steps_before.size(); ++i) {
+      if (steps_before[i] != optimizers[i]->step_count()) continue;
+      for (const auto& entry : optimizers[i]->arena().entries()) {
+        const LeafGradient& gradient = entry.parameter.tensor.impl()->gradient();
+        if (gradient.buffer != nullptr && !gradient.is_stale) return true;
+      }
+    }
+    return false;
   }
-  // Forgets the gradients of the batches so far.
+  // Begins a new window. The program's ZeroGrad, which has no effect within one, has it again.
   void DropWindow() {
     losses.CloseStep();
     micro_step = 0;
     weight = window_weight = 0;
     exchanged = false;
-    steps_before = -1;
+    *sync = true;
+    steps_before.clear();
   }
 
   void CloseWindow() {

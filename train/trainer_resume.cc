@@ -31,13 +31,13 @@ StateDict WithValues(const json& values) {
 }
 
 // Returns true unless the checkpoint's log shows that it is of another training than `log`. A
-// training's log begins with those of all its checkpoints.
+// training's log begins with those of all its checkpoints. A log that can't be read shows nothing.
 bool IsOfThisTraining(const fs::path& checkpoint, const json& log) try {
   const json saved = ReadTrainerState((checkpoint / kStateFile).string());
   const json& earlier = saved.at("log_history");
   return earlier.size() <= log.size() && std::equal(earlier.begin(), earlier.end(), log.begin());
 } catch (const std::exception&) {
-  return false;
+  return true;
 }
 
 // Returns where the best checkpoint lies now; "" if another training's lies there. The folder may
