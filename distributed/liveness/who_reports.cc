@@ -108,10 +108,14 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
     for (const int rank : local_ranks) {
       if (rank < environment.rank && std::ranges::count(gone, rank) == 0) before.push_back(rank);
     }
-    if (before.empty()) return true;
+    // The main process may have saved and ended just now. The launcher then records it in a moment.
+    const bool main_may_have_saved =
+        known && lost != nullptr && !lost->Includes(0) && std::ranges::count(local_ranks, 0) > 0 &&
+        std::ranges::none_of(*known, [](const EndedRank& ended) { return ended.rank == 0; });
+    if (before.empty() && !main_may_have_saved) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
-  return lost != nullptr && lost->hangs() && AllHang(environment, before);
+  return before.empty() || (lost != nullptr && lost->hangs() && AllHang(environment, before));
 }
 
 bool IsReportedByLocalMain(const ProcessEnvironment& environment, bool without_record) {
