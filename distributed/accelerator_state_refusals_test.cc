@@ -104,6 +104,21 @@ TEST(AcceleratorStateRefusals, GradientsThatNoStepHasUsed) {
   }
 }
 
+// One of two optimizers has stepped, and the other one has not.
+TEST(AcceleratorStateRefusals, GradientsThatOneOptimizerHasNotUsed) {
+  fs::remove_all(Folder("two"));
+  Accelerator accelerator;
+  Wide first, second;
+  AdamW of_first(first.Parameters(), {}), of_second(second.Parameters(), {});
+  accelerator.Prepare(first, second, of_first, of_second);
+  accelerator.Backward(first.Loss(1));
+  accelerator.Backward(second.Loss(1));
+  of_first.Step();
+  EXPECT_NE(ErrorOf([&] { accelerator.SaveState(Folder("two/half")); }), "");
+  of_second.Step();
+  EXPECT_EQ(ErrorOf([&] { accelerator.SaveState(Folder("two/whole")); }), "");
+}
+
 // A loop goes back to a state, at the end of a window or within one.
 TEST(AcceleratorStateRefusals, ALoadClosesTheWindow) {
   const auto run = [&](int back_after) {

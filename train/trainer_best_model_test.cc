@@ -358,6 +358,31 @@ TEST(TrainerBestModelTest, TheBestOfBeforeStaysAfterAMove) {
           " with the best model is another training's now");
 }
 
+// Only the model of the best checkpoint matters to a resume.
+TEST(TrainerBestModelTest, ABestWhoseStateIsDamagedStays) {
+  const auto change = [](TrainingArguments& a) {
+    KeepTheBest(a);
+    a.greater_is_better = true;
+    a.save_total_limit = 1;
+  };
+  Remove("unread");
+  const auto best = [](const Trainer& trainer) {
+    return trainer.state().best_model_checkpoint + "|" +
+           std::to_string(*trainer.state().best_global_step);
+  };
+  const std::string before = TrainAndLook(Arguments("unread", change), 1, best);
+  const std::string place = before.substr(0, before.find('|'));
+  ASSERT_NE(place, Folder("unread") + "/checkpoint-16");
+  WriteFileAtomically(place + "/trainer_state.json", "");
+  TrainingArguments arguments = Arguments("unread", change);
+  arguments.num_train_epochs = 3;
+  arguments.resume_anyway = true;
+  arguments.resume_from_checkpoint = "true";
+  EXPECT_EQ(TrainAndLook(arguments, 1, best), before);
+  EXPECT_EQ(ReadFile(Folder("unread") + "/model.safetensors"),
+            ReadFile(place + "/model.safetensors"));
+}
+
 // JSON is UTF-8, but a folder may have any name.
 TEST(TrainerBestModelTest, TheFoldersNameMayHoldAnyBytes) {
   const std::string folder = "mod\xe8le";

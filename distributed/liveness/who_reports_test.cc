@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -76,6 +78,31 @@ TEST(WhoReports, TheFirstRankLeftSavesForTheMainProcess) {
   unsetenv(kEndedRanksVariable);
   EXPECT_FALSE(ShouldSaveForMain(CannotGoOnError("all_reduce", 2, {.text = "", .lost = Hang({0})}),
                                  environment));
+}
+
+// Rank 1 is lost, and the main process saves and ends. Its launcher needs a moment to record that.
+TEST(WhoReports, TheMainProcessMayHaveSavedAMomentAgo) {
+  ProcessEnvironment environment;
+  environment.rank = 2;
+  environment.master_port = 1234;
+  SetLocalRanks({0, 1, 2});
+  const Error error = CannotGoOnError("all_reduce", 2, {.text = "", .lost = Ended({1})});
+  const auto saves = [&](std::optional<int> code) {
+    EndedRanksRecord ended;
+    ended.Add(1, 128 + SIGKILL);
+    setenv(kEndedRanksVariable, ended.Variable(1234).c_str(), 1);
+    std::thread launcher([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      if (code) ended.Add(0, *code);
+    });
+    const bool result = ShouldSaveForMain(error, environment);
+    launcher.join();
+    return result;
+  };
+  EXPECT_FALSE(saves(kLostRankExitCode));
+  EXPECT_TRUE(saves(128 + SIGKILL));  // it was killed before it had saved
+  EXPECT_TRUE(saves(std::nullopt));   // it hangs
+  unsetenv(kEndedRanksVariable);
 }
 
 // Rank 3 of the second machine asks. Its ranks have not joined the others.

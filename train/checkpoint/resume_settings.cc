@@ -120,8 +120,9 @@ std::string Shortened(const std::string& value) {
 // Returns true if two values of a setting mean the same.
 bool MeanTheSame(const std::string& name, const std::string& then, const std::string& now) {
   if (name == kEvalSteps && then != kNotSet && now != kNotSet) {
-    // Older versions told the number as it was given.
-    return std::strtod(then.c_str(), nullptr) == std::strtod(now.c_str(), nullptr);
+    // Older versions told the number as it was given. A share of steps can't be compared.
+    const double before = std::strtod(then.c_str(), nullptr);
+    return before < 1 || before == std::strtod(now.c_str(), nullptr);
   }
   if (then == now || name != kScheduleOptions) return then == now;
   const auto options = [](const std::string& text) {

@@ -80,6 +80,10 @@ TEST(ResumeSettingsTest, EvaluationsAreComparedByTheirSteps) {
   for (auto& [name, value] : older)
     if (name == "eval_steps") value = "4.0";
   EXPECT_EQ(FirstDifference(older, with(4)), std::nullopt);
+  EXPECT_EQ(FirstDifference(older, with(8)), "eval_steps was 4.0 and is 8");
+  for (auto& [name, value] : older)
+    if (name == "eval_steps") value = "0.25";
+  EXPECT_EQ(FirstDifference(older, with(0.25)), std::nullopt);
 }
 
 TEST(ResumeSettingsTest, EvaluationsThatOnlyTellMayChange) {
