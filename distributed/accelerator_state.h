@@ -73,18 +73,17 @@ struct Accelerator::State {
   // True once SaveState or LoadState has seen which automatic names there are.
   bool knows_states = false;
 
-  // The number of steps of each optimizer at the last backward pass; empty: not known.
+  // Each optimizer's num_step_calls at the last backward pass; empty: there was none.
   std::vector<int64_t> steps_before;
   void NoteBackward() {
     steps_before.clear();
-    if (scaler != nullptr) return;  // only the device knows, and the host doesn't wait for it
-    for (Optimizer* optimizer : optimizers) steps_before.push_back(optimizer->step_count());
+    for (Optimizer* optimizer : optimizers) steps_before.push_back(optimizer->num_step_calls());
   }
   // Returns true if there are gradients that no exchange has completed, or that no step has used.
   bool HasOpenWindow() const {
     if (micro_step != 0 || (weight != 0 && !exchanged)) return true;
     for (size_t i = 0; i < steps_before.size(); ++i) {
-      if (steps_before[i] != optimizers[i]->step_count()) continue;
+      if (steps_before[i] != optimizers[i]->num_step_calls()) continue;
       for (const auto& entry : optimizers[i]->arena().entries()) {
         const LeafGradient& gradient = entry.parameter.tensor.impl()->gradient();
         if (gradient.buffer != nullptr && !gradient.is_stale) return true;

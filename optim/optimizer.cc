@@ -132,6 +132,7 @@ void Optimizer::Step() {
   }
   // Queues what still waits if the step was skipped.
   if (updater_ != nullptr) updater_->Queue();
+  ++num_step_calls_;
 }
 
 void Optimizer::MakeStep() {

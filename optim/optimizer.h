@@ -94,6 +94,9 @@ class Optimizer {
   void Advance(const std::shared_ptr<RateSchedule>& schedule);
   // Returns the number of steps that were taken. May wait.
   int64_t step_count() const { return ledger_.step_count(); }
+  // Returns how often this object's Step has used gradients. Skipped steps count, too; steps from a
+  // loaded state don't. Never waits.
+  int64_t num_step_calls() const { return num_step_calls_; }
   // Returns the settings that decide on the updates besides the gradients: groups, rates, decay,
   // moments. Accelerator::Prepare throws unless they are the same on all ranks (preflight).
   virtual NamedSettings Settings() const;
@@ -181,6 +184,7 @@ class Optimizer {
   std::shared_ptr<const bool> may_step_;
   GradUnscaler unscaler_;
   mutable StepLedger ledger_;  // catches up with the device when it is read
+  int64_t num_step_calls_ = 0;
 };
 
 struct AdamWOptions {

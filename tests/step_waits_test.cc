@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "lathe/core/cuda/runtime/device.h"
@@ -94,6 +96,29 @@ TEST(StepOnADevice, ALongLoopInFloat16WaitsOnceIn64Steps) {
   EXPECT_NEAR(x.ToVector<float>()[4], moved, 1e-3);
   EXPECT_EQ(optimizer.step_count(), 300);
   EXPECT_DOUBLE_EQ(optimizer.lr(), 0.7);
+}
+
+// A step has used the gradients even if only the device knows that it was skipped.
+TEST(StepOnADevice, StatesAreSavedBetweenStepsInFloat16) {
+  Accelerator accelerator(
+      {.mixed_precision = "fp16", .grad_scaler = {.init_scale = 1e38}, .device = "cuda"});
+  const auto model = TinyBert();
+  AdamW optimizer(model->Parameters(), {.lr = 1e-2});
+  DataLoader loader(TinyData(16, 9), {.batch_size = 8});
+  accelerator.Prepare(loader, *model, optimizer);
+  const std::string dir = testing::TempDir() + "states_between_steps";
+  for (const char* suffix : {"", "1", "2"}) std::filesystem::remove_all(dir + suffix);
+  int step = 0;
+  for (const Batch& batch : loader) {
+    accelerator.Backward(*model, batch, [&](const Batch& b) { return model->Forward(b).loss; });
+    EXPECT_THROW(accelerator.SaveState(dir), Error);
+    optimizer.Step();
+    accelerator.SaveState(dir + std::to_string(++step));
+    optimizer.ZeroGrad();
+  }
+  EXPECT_EQ(step, 2);
+  EXPECT_LT(optimizer.step_count(), 2);
+  EXPECT_FALSE(std::filesystem::exists(dir));
 }
 
 struct Outcome {
