@@ -102,6 +102,7 @@ TEST(Elementwise, FunctionsOfManyFloats) {
       // e^-x overflows where the result is subnormal, which is 0 then.
       {"sigmoid", Sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, 4e-7, 1.2e-38},
       {"erf", Erf, std::erf, 4e-7, few_units},
+      {"log", Log, std::log, 1.5e-7, few_units},
   };
   const std::vector<float> x = ManyFloats();
   for (const Case& c : cases) {
@@ -119,6 +120,37 @@ TEST(Elementwise, FunctionsOfManyFloats) {
       }
     }
   }
+}
+
+// Expects the float next to base^exponent, or the neighbour of that. Zeros have the same sign.
+void ExpectPower(float y, float base, float exponent) {
+  const auto exact = static_cast<float>(std::pow(double{base}, double{exponent}));
+  SCOPED_TRACE(std::to_string(base) + "^" + std::to_string(exponent));
+  if (std::isnan(exact)) {
+    ASSERT_TRUE(std::isnan(y)) << y;
+  } else {
+    ASSERT_EQ(std::signbit(y), std::signbit(exact));
+    ASSERT_TRUE(y == exact || std::nextafter(y, exact) == exact) << y << ", expected " << exact;
+  }
+}
+
+TEST(Elementwise, PowersOfManyFloats) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = ManyFloats();
+  for (const float exponent :
+       {0.5f, -1.0f, 4.0f, -3.0f, 0.1f, 1.0f, 0.0f, -7.25f, infinity, -infinity, nan}) {
+    const std::vector<float> y = Pow(Tensor::FromVector(x), exponent).ToVector<float>();
+    for (size_t i = 0; i < x.size(); ++i) ExpectPower(y[i], x[i], exponent);
+  }
+  std::vector<float> specials = {0,   1,     2,      0.5f,     3,        1.5f,     1e-45f,
+                                 nan, 3e38f, 1e-38f, infinity, 16777216, 16777215, 8388609};
+  for (size_t i = specials.size(); i-- > 0;) specials.push_back(-specials[i]);
+  const auto n = static_cast<int64_t>(specials.size());
+  const std::vector<float> powers =
+      Pow(Tensor::FromVector(specials, {n, 1}), Tensor::FromVector(specials)).ToVector<float>();
+  for (size_t i = 0; i < powers.size(); ++i)
+    ExpectPower(powers[i], specials[i / specials.size()], specials[i % specials.size()]);
 }
 
 // Operands that repeat in each way, with rows of few and of many elements.
