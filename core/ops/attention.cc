@@ -23,7 +23,6 @@ namespace {
 // cu_seqlens lies on the host.
 int64_t NumTokens(const PackedSequences& sequences, const char* op, int64_t& longest) {
   const int64_t batch = sequences.size(), given = sequences.num_tokens;
-  Check(batch >= 0, op, "cu_seqlens is empty; it must hold 0 and the end of each sequence");
   if (!sequences.cu_seqlens.device().is_cpu()) {
     Check(given <= batch * sequences.max_seqlen, op, "num_tokens is ", given, " but ", batch,
           " sequences of at most ", sequences.max_seqlen, " tokens have fewer");
@@ -229,18 +228,23 @@ Attention CheckedAttention(const Tensor& q, const Tensor& kv, const PackedSequen
                            const AttentionOptions& options) {
   Check(q.ndim() == 2 && kv.ndim() == 2 && kv.dim(1) == q.dim(1) && kv.dim(0) % 2 == 0, kOp,
         "kv must have shape [2 T, H] for q [T, H] but they have ", kv.shape(), " and ", q.shape());
+  const Tensor& cu = sequences.cu_seqlens;
+  Check(cu.dtype() == DType::kI32 && cu.ndim() == 1 && cu.numel() >= 1, kOp,
+        "cu_seqlens must be int32 of shape [B + 1] but is ", ToString(cu.dtype()), " of shape ",
+        cu.shape());
   const int64_t heads = options.num_heads, H = q.dim(1), batch = sequences.size();
   const int64_t kv_rows = kv.dim(0) / 2;
-  Check(heads >= 1 && H % heads == 0, kOp, "hidden size ", H, " is not a multiple of ", heads,
+  Check(heads >= 1 && H % heads == 0, kOp, "the columns of q ", q.shape(), " don't make ", heads,
         " heads");
   Check(q.dtype() == kv.dtype(), kOp, "q is ", ToString(q.dtype()), " but kv is ",
         ToString(kv.dtype()));
-  Check(q.dim(0) == (options.first_query_only ? batch : kv_rows), kOp, "q has ", q.dim(0),
-        " rows but there are ", batch, " sequences with ", kv_rows, " tokens");
+  Check(q.dim(0) == (options.first_query_only ? batch : kv_rows), kOp, "q ", q.shape(),
+        " doesn't fit ", batch, " sequences with kv ", kv.shape());
   CheckSameDevice(kOp, q.device(), {kv, sequences.cu_seqlens, sequences.sample_ids});
   cpu::AttentionArgs args;
   const int64_t tokens = NumTokens(sequences, kOp, args.max_seqlen);
-  Check(tokens <= kv_rows, kOp, "the sequences have ", tokens, " tokens but kv has ", kv_rows);
+  Check(tokens <= kv_rows, kOp, "the sequences have ", tokens, " tokens but kv has shape ",
+        kv.shape());
   args.cu_seqlens = sequences.cu_seqlens.data<int32_t>();
   args.sample_ids = sequences.sample_ids.defined() ? sequences.sample_ids.data<int32_t>() : nullptr;
   args.batch = batch;

@@ -169,7 +169,7 @@ TEST(Attention, SaysWhatDoesNotFit) {
   packed = Packed({0, 4});
   packed.cu_seqlens = Tensor::Empty({0}, DType::kI32);
   EXPECT_EQ(error(packed, 0),
-            "[attention] cu_seqlens is empty; it must hold 0 and the end of each sequence");
+            "[attention] cu_seqlens must be int32 of shape [B + 1] but is int32 of shape [0]");
   const auto error_of_stack = [](const Tensor& qkv, bool first) -> std::string {
     AttentionOptions options;
     options.first_query_only = first;

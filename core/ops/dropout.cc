@@ -22,9 +22,12 @@ cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows, D
     mask.device_step = spec.device_step.data<int32_t>();
   }
   if (rows >= 0) {
-    Check(spec.row_samples.defined() && spec.row_samples.numel() >= rows &&
-              spec.row_positions.defined() && spec.row_positions.numel() >= rows,
-          op, "row_samples and row_positions must have shape [N] with N at least ", rows);
+    for (const Tensor& t : {spec.row_samples, spec.row_positions}) {
+      Check(t.defined() && t.numel() >= rows && t.dtype() == DType::kI32, op,
+            "row_samples and row_positions must be int32 of shape [N] with N at least ", rows,
+            " but one is ", t.defined() ? ToString(t.dtype()) : "undefined",
+            t.defined() ? " of shape " + ToString(t.shape()) : "");
+    }
     CheckSameDevice(op, device, {spec.row_samples, spec.row_positions});
     mask.row_samples = spec.row_samples.data<int32_t>();
     mask.row_positions = spec.row_positions.data<int32_t>();

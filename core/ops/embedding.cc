@@ -75,12 +75,18 @@ std::vector<Tensor> CheckedIds(const std::vector<Tensor>& ids, const std::vector
   Check(padding_rows.empty() || padding_rows.size() == tables.size(), "embedding",
         "expected one padding row for each table, or none, but got ", padding_rows.size(), " for ",
         tables.size(), " tables");
+  for (size_t i = 0; i < tables.size(); ++i) {
+    Check(tables[i].ndim() == 2, "embedding", "table ", i, " must have shape [R, C] but has ",
+          tables[i].shape());
+    Check(ids[i].dtype() == DType::kI32, "embedding", "ids of table ", i, " must be int32 but are ",
+          ToString(ids[i].dtype()));
+  }
   const int64_t rows = ids[0].numel(), n = tables[0].dim(1);
   const Device device = tables[0].device();
   std::vector<Tensor> on_device;
   for (size_t i = 0; i < ids.size(); ++i) {
-    Check(ids[i].numel() == rows && tables[i].ndim() == 2 && tables[i].dim(1) == n, "embedding",
-          "table ", i, " of shape ", tables[i].shape(), " and ids of shape ", ids[i].shape(),
+    Check(ids[i].numel() == rows && tables[i].dim(1) == n, "embedding", "table ", i, " of shape ",
+          tables[i].shape(), " and ids of shape ", ids[i].shape(),
           " don't fit the shapes of table 0 and its ids");
     CheckSameDevice("embedding", device, {tables[i]});
     if (ids[i].device().is_cpu()) {

@@ -25,6 +25,11 @@ void CheckInputs(const char* op, const Tensor& x, const Tensor& residual, const 
   if (bias.defined()) {
     Check(bias.shape() == Shape({n}), op, "bias must have shape [", n, "] but has ", bias.shape());
   }
+  for (const Tensor& t : {weight, bias}) {
+    Check(!t.defined() || t.dtype() == MathDType(x.dtype()), op, "weight and bias must be ",
+          ToString(MathDType(x.dtype())), " for ", ToString(x.dtype()), " x but one is ",
+          t.defined() ? ToString(t.dtype()) : "");
+  }
   CheckSameDevice(op, x.device(), {residual, weight, bias});
 }
 

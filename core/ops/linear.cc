@@ -176,15 +176,18 @@ void OpBackward(BackwardContext& context, const Tensor& dy, const Tensor& x,
 }
 
 // Throws unless a layer fits an input of `in` columns of `type` on `device`.
-void CheckLayer(const char* op, int64_t in, DType type, Device device, const Tensor& weight,
+// `shape` is that of the layer's input.
+void CheckLayer(const char* op, const Shape& shape, DType type, Device device, const Tensor& weight,
                 const Tensor& bias) {
   Check(weight.ndim() == 2, op, "weight must have shape [out, in] but has ", weight.shape());
-  Check(weight.dim(1) == in, op, "x has ", in, " columns, which don't fit weight ", weight.shape());
+  Check(weight.dim(1) == shape[1], op, "x ", shape, " doesn't fit weight ", weight.shape());
   Check(weight.dtype() == MathDType(type), op, "x is ", ToString(type), " but weight is ",
         ToString(weight.dtype()));
   if (bias.defined()) {
     Check(bias.shape() == Shape({weight.dim(0)}), op, "bias must have shape [", weight.dim(0),
           "] but has ", bias.shape());
+    Check(bias.dtype() == weight.dtype(), op, "weight is ", ToString(weight.dtype()),
+          " but bias is ", ToString(bias.dtype()));
   }
   CheckSameDevice(op, device, {weight, bias});
 }
@@ -217,10 +220,10 @@ Tensor Products(const Tensor& x, const std::vector<Tensor>& weights,
 Tensor Forward(const char* op, const Tensor& x, const std::vector<Tensor>& weights,
                const std::vector<Tensor>& biases, ActivationKind activation) {
   Check(x.ndim() == 2, op, "x must have shape [N, in] but has ", x.shape());
-  const int64_t out = weights[0].dim(0);
   std::vector<Tensor> inputs = {x};
   for (size_t i = 0; i < weights.size(); ++i) {
-    CheckLayer(op, x.dim(1), x.dtype(), x.device(), weights[i], biases[i]);
+    CheckLayer(op, x.shape(), x.dtype(), x.device(), weights[i], biases[i]);
+    const int64_t out = weights[0].dim(0);
     Check(weights[i].dim(0) == out, op, "weights must have ", out, " rows each but one has shape ",
           weights[i].shape());
     inputs.push_back(weights[i]);
@@ -334,8 +337,8 @@ Tensor FeedForward(const Tensor& x, const Tensor& w1, const Tensor& b1, Activati
   if (!x.device().is_cpu()) return Linear(Linear(x, w1, b1, activation), w2, b2);
   constexpr const char* kOp = "feed_forward";
   Check(x.ndim() == 2, kOp, "x must have shape [N, in] but has ", x.shape());
-  CheckLayer(kOp, x.dim(1), x.dtype(), x.device(), w1, b1);
-  CheckLayer(kOp, w1.dim(0), x.dtype(), x.device(), w2, b2);
+  CheckLayer(kOp, x.shape(), x.dtype(), x.device(), w1, b1);
+  CheckLayer(kOp, {x.dim(0), w1.dim(0)}, x.dtype(), x.device(), w2, b2);
   return DispatchActivations(x, kOp, [&](auto tag) {
     return RecomputedFeedForward<decltype(tag)>(x, w1, b1, activation, w2, b2);
   });

@@ -31,7 +31,8 @@ void CheckClasses(const char* op, const Tensor& input, const Tensor& target,
         target.defined() ? ToString(target.dtype()) : "");
   if (!options.weight.defined()) return;
   Check(options.weight.shape() == Shape{input.dim(1)} && IsFloating(options.weight.dtype()), op,
-        "weight must have shape [", input.dim(1), "] but has ", options.weight.shape());
+        "weight must have shape [", input.dim(1), "] and a floating dtype but has ",
+        options.weight.shape(), " ", ToString(options.weight.dtype()));
 }
 
 // The rows that count, read on the host.

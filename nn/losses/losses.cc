@@ -85,7 +85,9 @@ Tensor BceWithLogitsLoss(const Tensor& input, const Tensor& target,
     Check(weights.shape() == shape && weights.device() == x.device(), kOp, name,
           " must have shape ", shape, " and lie on ", ToString(x.device()), " but has ",
           weights.shape(), " on ", ToString(weights.device()));
-    return Wide(weights).To(x.dtype());
+    Check(IsFloating(weights.dtype()), kOp, name, " must have a floating dtype but has ",
+          ToString(weights.dtype()));
+    return Cast(weights, x.dtype());
   };
   const Tensor zeros = Tensor::Zeros({x.numel(), 1}, x.dtype(), x.device());
   const Tensor logs = LogSoftmaxLast(ConcatColumns({Reshape(x, {x.numel(), 1}), zeros}));

@@ -86,7 +86,7 @@ TEST_F(Modules, ErrorsNameWhatDoesNotFit) {
   EXPECT_EQ(MessageOf([&] { nn::CrossEntropy(a, labels.Slice(0, 1)); }),
             "[cross_entropy] target must have shape [2] int64 but has [1] int64");
   EXPECT_EQ(MessageOf([&] { nn::CrossEntropy(a, labels, {.weight = Tensor::Zeros({2})}); }),
-            "[cross_entropy] weight must have shape [3] but has [2]");
+            "[cross_entropy] weight must have shape [3] and a floating dtype but has [2] float32");
   EXPECT_EQ(MessageOf([&] { nn::L1Loss(a, a, Reduction::kBatchMean); }),
             "[l1_loss] there is no kBatchMean; use kMean, kSum or kNone");
   EXPECT_EQ(MessageOf([&] {

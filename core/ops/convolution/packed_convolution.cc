@@ -8,6 +8,7 @@
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
+#include "lathe/core/ops/segment/check_segments.h"
 #include "lathe/core/ops/shape.h"
 #include "lathe/core/ops/shaping/permute.h"
 #include "lathe/core/ops/unfold/unfold.h"
@@ -22,19 +23,10 @@ constexpr const char* kDynamic = "dynamic_convolution";
 // the host knows them, fit each other.
 cpu::ConvolutionArgs ArgsOf(const char* op, const Tensor& x, const Tensor& w,
                             const PackedSequences& sequences) {
-  Check(x.ndim() == 2, op, "x must have shape [T, H] but has ", x.shape());
+  CheckSegments(op, x, sequences.cu_seqlens);
   Check(w.dtype() == MathDType(x.dtype()), op, "weights must be ", ToString(MathDType(x.dtype())),
         " for ", ToString(x.dtype()), " x but are ", ToString(w.dtype()));
-  Check(sequences.size() >= 0, op,
-        "cu_seqlens is empty; it must hold 0 and the end of each sequence");
-  CheckSameDevice(op, x.device(), {w, sequences.cu_seqlens});
-  if (x.device().is_cpu()) {
-    const std::span<const int32_t> cu = sequences.cu_seqlens.values<int32_t>();
-    Check(cu[0] == 0, op, "cu_seqlens must start with 0 but starts with ", cu[0]);
-    Check(std::ranges::is_sorted(cu), op, "cu_seqlens must not decrease");
-    Check(cu.back() <= x.dim(0), op, "the sequences have ", cu.back(), " tokens but x has ",
-          x.dim(0), " rows");
-  }
+  CheckSameDevice(op, x.device(), {w});
   cpu::ConvolutionArgs args;
   args.cu_seqlens = sequences.cu_seqlens.data<int32_t>();
   args.batch = sequences.size();
@@ -111,8 +103,8 @@ Tensor DynamicConvolution(const Tensor& x, const Tensor& kernels, const PackedSe
   cpu::ConvolutionArgs args = ArgsOf(kDynamic, x, kernels, sequences);
   args.heads = heads;
   args.first_only = options.first_rows_only;
-  Check(heads >= 1 && x.dim(1) % heads == 0, kDynamic, "the ", x.dim(1),
-        " columns of x don't make heads: ", heads);
+  Check(heads >= 1 && x.dim(1) % heads == 0, kDynamic, "the columns of x ", x.shape(),
+        " don't make heads: ", heads);
   Check(kernels.ndim() == 2 && kernels.dim(0) == args.out_rows() && kernels.dim(1) >= heads &&
             kernels.dim(1) % heads == 0,
         kDynamic, "kernels must have shape [", args.out_rows(), ", ", heads, " * taps] but have ",

@@ -159,13 +159,13 @@ TEST(PackedConvolution, Errors) {
   EXPECT_EQ(depthwise({4, 2}, {2, 0}, {0, 3}), weight + "[4, 2] but has [2, 0]");
   EXPECT_EQ(depthwise({4}, {2, 3}, {0, 3}), weight + "[4] but has [2, 3]");
   EXPECT_EQ(depthwise({4, 2}, {2, 3}, {0, 5}),
-            "[depthwise_convolution] the sequences have 5 tokens but x has 4 rows");
+            "[depthwise_convolution] the sequences have 5 rows but x has shape [4, 2]");
   EXPECT_EQ(dynamic({4, 2}, {4, 6}, 2), "");
   EXPECT_EQ(dynamic({4, 2}, {1, 6}, 2, true), "");
   EXPECT_EQ(dynamic({4, 2}, {4, 6}, 4),
-            "[dynamic_convolution] the 2 columns of x don't make heads: 4");
+            "[dynamic_convolution] the columns of x [4, 2] don't make heads: 4");
   EXPECT_EQ(dynamic({4, 2}, {4, 6}, 0),
-            "[dynamic_convolution] the 2 columns of x don't make heads: 0");
+            "[dynamic_convolution] the columns of x [4, 2] don't make heads: 0");
   EXPECT_EQ(dynamic({4, 2}, {3, 6}, 2),
             "[dynamic_convolution] kernels must have shape [4, 2 * taps] but have [3, 6]");
   EXPECT_EQ(dynamic({4, 2}, {4, 5}, 2),

@@ -82,8 +82,8 @@ void Products(const Sizes& s, Device device, Transposes transposes, int64_t M, i
 Sizes CheckedSizes(const Tensor& x, const GroupedLayer& layer) {
   const auto& [weight, bias, groups, layout] = layer;
   Check(x.ndim() == 2, kOp, "x must have shape [N, in] but has ", x.shape());
-  Check(groups >= 1 && x.dim(1) % groups == 0, kOp, "the ", x.dim(1),
-        " columns of x don't make groups: ", groups);
+  Check(groups >= 1 && x.dim(1) % groups == 0, kOp, "the columns of x ", x.shape(),
+        " don't make groups: ", groups);
   Sizes s = {x.dim(0), groups, x.dim(1) / groups, 0, layout};
   if (s.out_in()) {
     Check(
@@ -102,6 +102,8 @@ Sizes CheckedSizes(const Tensor& x, const GroupedLayer& layer) {
   if (bias.defined()) {
     Check(bias.numel() == s.width(), kOp, "bias must have ", s.width(), " elements but has shape ",
           bias.shape());
+    Check(bias.dtype() == weight.dtype(), kOp, "weight is ", ToString(weight.dtype()),
+          " but bias is ", ToString(bias.dtype()));
   }
   CheckSameDevice(kOp, x.device(), {weight, bias});
   return s;

@@ -122,9 +122,9 @@ TEST(GroupedLinear, Errors) {
   EXPECT_EQ(error({5, 4}, {6, 2}, {6}, 2), "");
   EXPECT_EQ(error({4}, {6, 2}, {6}, 2), "[grouped_linear] x must have shape [N, in] but has [4]");
   EXPECT_EQ(error({5, 4}, {6, 2}, {6}, 3),
-            "[grouped_linear] the 4 columns of x don't make groups: 3");
+            "[grouped_linear] the columns of x [5, 4] don't make groups: 3");
   EXPECT_EQ(error({5, 4}, {6, 2}, {6}, 0),
-            "[grouped_linear] the 4 columns of x don't make groups: 0");
+            "[grouped_linear] the columns of x [5, 4] don't make groups: 0");
   EXPECT_EQ(error({5, 4}, {5, 2}, {5}, 2),
             "[grouped_linear] weight must have 2 times as many rows as a group's outputs, of 2 "
             "elements each, but has shape [5, 2]");

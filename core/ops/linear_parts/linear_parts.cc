@@ -35,6 +35,8 @@ Sizes CheckedSizes(const Tensor& x, const Tensor& weight, const Tensor& bias,
   if (bias.defined()) {
     Check(bias.shape() == Shape({out}), kOp, "bias must have shape [", out, "] but has ",
           bias.shape());
+    Check(bias.dtype() == weight.dtype(), kOp, "weight is ", ToString(weight.dtype()),
+          " but bias is ", ToString(bias.dtype()));
   }
   CheckSameDevice(kOp, x.device(), {weight, bias});
   Check(0 <= options.begin && options.begin <= end && end <= out, kOp, "outputs ", options.begin,

@@ -227,6 +227,8 @@ Tensor ArgOfAll(const char* op, const Tensor& x, bool largest) {
 Tensor ReduceEvenly(const char* op, const Tensor& x, const std::vector<int>& dims, bool keepdim,
                     bool largest) {
   const std::vector<int> reduced = CheckedDims(op, x.shape(), dims);
+  for (const int d : reduced)
+    Check(x.dim(d) > 0, op, "there are no elements to choose from in shape ", x.shape());
   Tensor y = x.Detach();
   // Neighbouring dimensions are reduced together.
   for (size_t end = reduced.size(); end > 0;) {

@@ -25,8 +25,8 @@ void CheckInputs(const Tensor& x, const Tensor& table, const Tensor& positions,
                  const RotaryOptions& options) {
   Check(x.ndim() == 2, kOp, "x must have shape [N, H] but has ", x.shape());
   const int64_t H = x.dim(1), heads = options.num_heads, end = EndOf(x, options);
-  Check(heads >= 1 && H % heads == 0 && H / heads % 2 == 0, kOp, H, " columns are not ", heads,
-        " heads of an even number of columns each");
+  Check(heads >= 1 && H % heads == 0 && H / heads % 2 == 0, kOp, "the columns of x ", x.shape(),
+        " are not ", heads, " heads of an even number of columns each");
   Check(0 <= options.begin && options.begin <= end && end <= x.dim(0), kOp, "rows ", options.begin,
         " to ", end, " don't exist in shape ", x.shape());
   Check(table.dtype() == DType::kF32 && table.ndim() == 2 && table.dim(1) == H / heads, kOp,
@@ -37,8 +37,8 @@ void CheckInputs(const Tensor& x, const Tensor& table, const Tensor& positions,
   Check(positions.dtype() == DType::kI32 && positions.ndim() == 1, kOp,
         "positions must be int32 of shape [P] but are ", ToString(positions.dtype()), " of shape ",
         positions.shape());
-  Check(rows == 0 || (count > 0 && rows % count == 0), kOp, rows,
-        " turned rows are no multiple of ", count, " positions");
+  Check(rows == 0 || (count > 0 && rows % count == 0), kOp, rows, " turned rows of x ", x.shape(),
+        " are no multiple of ", count, " positions");
   CheckSameDevice(kOp, x.device(), {table, positions});
   if (!x.device().is_cpu()) return;
   for (const int32_t position : positions.values<int32_t>()) {

@@ -198,16 +198,18 @@ TEST(RotaryEmbedding, Errors) {
   EXPECT_EQ(error_of(Tensor::Zeros({4}), table, {0}, {}),
             "[rotary_embedding] x must have shape [N, H] but has [4]");
   EXPECT_EQ(error_of(x, table, {0}, {.num_heads = 3}),
-            "[rotary_embedding] 8 columns are not 3 heads of an even number of columns each");
+            "[rotary_embedding] the columns of x [4, 8] are not 3 heads of an even number of "
+            "columns each");
   EXPECT_EQ(error_of(x, table, {0}, {.num_heads = 8}),
-            "[rotary_embedding] 8 columns are not 8 heads of an even number of columns each");
+            "[rotary_embedding] the columns of x [4, 8] are not 8 heads of an even number of "
+            "columns each");
   EXPECT_EQ(error_of(x, table, {0}, {.num_heads = 2, .begin = 3, .end = 5}),
             "[rotary_embedding] rows 3 to 5 don't exist in shape [4, 8]");
   EXPECT_EQ(error_of(x, table, {0}, {.num_heads = 4}),
             "[rotary_embedding] table must be float32 of shape [R, 2] but is float32 of shape "
             "[3, 4]");
   EXPECT_EQ(error_of(x, table, {0, 1, 2}, {.num_heads = 2}),
-            "[rotary_embedding] 4 turned rows are no multiple of 3 positions");
+            "[rotary_embedding] 4 turned rows of x [4, 8] are no multiple of 3 positions");
   EXPECT_EQ(error_of(x, table, {0, 3}, {.num_heads = 2}),
             "[rotary_embedding] position 3 is outside the table of 3 rows");
   EXPECT_EQ(error_of(x, table, {-1, 0}, {.num_heads = 2}),

@@ -19,7 +19,8 @@ inline void CheckSegments(const char* op, const Tensor& x, const Tensor& cu_seql
   const std::span<const int32_t> cu = cu_seqlens.values<int32_t>();
   Check(cu[0] == 0, op, "cu_seqlens must start with 0 but starts with ", cu[0]);
   Check(std::ranges::is_sorted(cu), op, "cu_seqlens must not decrease");
-  Check(cu.back() <= x.dim(0), op, "the sequences have ", cu.back(), " rows but x has ", x.dim(0));
+  Check(cu.back() <= x.dim(0), op, "the sequences have ", cu.back(), " rows but x has shape ",
+        x.shape());
 }
 
 }  // namespace lathe

@@ -81,7 +81,8 @@ TEST(SegmentMean, Errors) {
   EXPECT_EQ(error(x, Ends({1, 4})),
             "[segment_mean] cu_seqlens must start with 0 but starts with 1");
   EXPECT_EQ(error(x, Ends({0, 3, 2})), "[segment_mean] cu_seqlens must not decrease");
-  EXPECT_EQ(error(x, Ends({0, 5})), "[segment_mean] the sequences have 5 rows but x has 4");
+  EXPECT_EQ(error(x, Ends({0, 5})),
+            "[segment_mean] the sequences have 5 rows but x has shape [4, 2]");
 }
 
 }  // namespace

@@ -19,14 +19,15 @@ void CheckInputs(const Tensor& ids, const Tensor& positions, const Tensor& cu_se
   check(ids, "ids", "[T]");
   check(positions, "positions", "[T]");
   check(cu_seqlens, "cu_seqlens", "[B + 1]");
-  Check(ids.numel() == positions.numel(), kOp, "there are ", ids.numel(), " ids but ",
-        positions.numel(), " positions");
-  Check(cu_seqlens.numel() >= 1, kOp, "cu_seqlens is empty");
+  Check(ids.numel() == positions.numel(), kOp, "ids of shape ", ids.shape(),
+        " don't fit positions of shape ", positions.shape());
+  Check(cu_seqlens.numel() >= 1, kOp, "cu_seqlens is empty; it must hold 0 and each end");
   CheckSameDevice(kOp, ids.device(), {positions, cu_seqlens});
   if (!ids.device().is_cpu()) return;
   const std::span<const int32_t> cu = cu_seqlens.values<int32_t>();
   Check(cu[0] == 0 && std::ranges::is_sorted(cu) && cu.back() <= ids.numel(), kOp,
-        "cu_seqlens must run from 0 to at most ", ids.numel(), " and not decrease");
+        "cu_seqlens must run from 0 to at most ", ids.numel(), ", for ids of shape ", ids.shape(),
+        ", and not decrease");
 }
 
 void Count(int32_t* y, const TokenPositionsArgs& args) {

@@ -82,9 +82,11 @@ TEST(TokenPositions, Errors) {
   EXPECT_EQ(error(Tensor::Zeros({4}), four, ends),
             "[token_positions] ids must be int32 of shape [T] but is float32 of shape [4]");
   EXPECT_EQ(error(four, four.Slice(0, 3), ends),
-            "[token_positions] there are 4 ids but 3 positions");
-  EXPECT_EQ(error(four, four, Tensor::FromVector<int32_t>({0, 5})),
-            "[token_positions] cu_seqlens must run from 0 to at most 4 and not decrease");
+            "[token_positions] ids of shape [4] don't fit positions of shape [3]");
+  EXPECT_EQ(
+      error(four, four, Tensor::FromVector<int32_t>({0, 5})),
+      "[token_positions] cu_seqlens must run from 0 to at most 4, for ids of shape [4], and not "
+      "decrease");
 }
 
 }  // namespace

@@ -151,10 +151,14 @@ Tensor Concat(const std::vector<Tensor>& tensors, int64_t dim) {
 
 Tensor Stack(const std::vector<Tensor>& tensors, int64_t dim) {
   Check(!tensors.empty(), "stack", "expected at least one tensor but got none");
+  const Tensor& first = tensors[0];
+  Check(dim >= -first.ndim() - 1 && dim <= first.ndim(), "stack", "shape ", first.shape(),
+        " can't get a dimension ", dim);
   std::vector<Tensor> raised;
   for (const Tensor& t : tensors) {
-    Check(t.shape() == tensors[0].shape(), "stack",
-          "tensors must have one shape: ", tensors[0].shape(), " and ", t.shape());
+    Check(t.shape() == first.shape() && t.dtype() == first.dtype(), "stack",
+          "tensors must have one shape and dtype: ", first.shape(), " ", ToString(first.dtype()),
+          " and ", t.shape(), " ", ToString(t.dtype()));
     raised.push_back(Unsqueeze(t, dim));
   }
   return Concat(raised, dim);

@@ -133,7 +133,7 @@ TEST(Concat, Errors) {
   EXPECT_EQ(MessageOf([&] {
               Stack({x, Tensor::Zeros({2, 4})});
             }),
-            "[stack] tensors must have one shape: [2, 3] and [2, 4]");
+            "[stack] tensors must have one shape and dtype: [2, 3] float32 and [2, 4] float32");
   EXPECT_EQ(MessageOf([&] { Stack({}); }), "[stack] expected at least one tensor but got none");
 }
 

@@ -8,25 +8,13 @@
 #include "lathe/core/kernels/packed_rows.h"
 #include "lathe/core/kernels/unfold_kernels.h"
 #include "lathe/core/ops/dispatch.h"
+#include "lathe/core/ops/segment/check_segments.h"
 #include "lathe/core/ops/shape.h"
 
 namespace lathe {
 namespace {
 
 constexpr const char* kOp = "unfold";
-
-// Throws unless the sequences fit x, as far as the host knows them.
-void CheckSequences(const Tensor& x, const PackedSequences& sequences) {
-  Check(sequences.size() >= 0, kOp,
-        "cu_seqlens is empty; it must hold 0 and the end of each sequence");
-  CheckSameDevice(kOp, x.device(), {sequences.cu_seqlens});
-  if (!x.device().is_cpu()) return;
-  const std::span<const int32_t> cu = sequences.cu_seqlens.values<int32_t>();
-  Check(cu[0] == 0, kOp, "cu_seqlens must start with 0 but starts with ", cu[0]);
-  Check(std::ranges::is_sorted(cu), kOp, "cu_seqlens must not decrease");
-  Check(cu.back() <= x.dim(0), kOp, "the sequences have ", cu.back(), " tokens but x has ",
-        x.dim(0), " rows");
-}
 
 // Calls body(row, begin, end) for every row of x. [begin, end) are the rows of its sequence; both
 // are 0 for a row beyond the last sequence.
@@ -79,9 +67,8 @@ void UnfoldGrad(T* dx, const T* dy, const UnfoldArgs& args) {
 // y[r, t] = x[r + t - before];  dx[r] = sum_t dy[r - t + before, t]
 Tensor PackedUnfold(const Tensor& x, const PackedSequences& sequences, int64_t taps,
                     UnfoldOrder order) {
-  Check(x.ndim() == 2, kOp, "expected shape [T, H] but got ", x.shape());
   Check(taps >= 1, kOp, "expected at least one tap but got ", taps);
-  CheckSequences(x, sequences);
+  CheckSegments(kOp, x, sequences.cu_seqlens);
   UnfoldArgs args;
   args.cu_seqlens = sequences.cu_seqlens.data<int32_t>();
   args.batch = sequences.size();

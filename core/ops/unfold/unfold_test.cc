@@ -99,9 +99,10 @@ TEST(Unfold, Errors) {
   EXPECT_EQ(error(x, Packed({0, 1, 4}), 3), "");
   EXPECT_EQ(error(x, Packed({0}), 3), "");
   EXPECT_EQ(error(Tensor::Zeros({4}), Packed({0, 4}), 3),
-            "[unfold] expected shape [T, H] but got [4]");
+            "[unfold] x must have shape [T, C] but has [4]");
   EXPECT_EQ(error(x, Packed({0, 4}), 0), "[unfold] expected at least one tap but got 0");
-  EXPECT_EQ(error(x, Packed({0, 5}), 3), "[unfold] the sequences have 5 tokens but x has 4 rows");
+  EXPECT_EQ(error(x, Packed({0, 5}), 3),
+            "[unfold] the sequences have 5 rows but x has shape [4, 2]");
   PackedSequences packed;
   const auto with = [&](const std::vector<int32_t>& cu) {
     packed.cu_seqlens = Tensor::FromVector(cu, {static_cast<int64_t>(cu.size())});
@@ -111,7 +112,7 @@ TEST(Unfold, Errors) {
   EXPECT_EQ(error(x, with({0, 3, 2}), 3), "[unfold] cu_seqlens must not decrease");
   packed.cu_seqlens = Tensor::Empty({0}, DType::kI32);
   EXPECT_EQ(error(x, packed, 3),
-            "[unfold] cu_seqlens is empty; it must hold 0 and the end of each sequence");
+            "[unfold] cu_seqlens must be int32 of shape [B + 1] but is int32 of shape [0]");
 }
 
 }  // namespace

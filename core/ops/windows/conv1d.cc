@@ -28,8 +28,9 @@ constexpr const char* kOp = "conv1d";
 // Throws unless weight and bias fit `channels` channels of x.
 void CheckLayer(const Tensor& x, int64_t channels, const Tensor& weight, const Tensor& bias,
                 int64_t groups) {
-  Check(weight.ndim() == 3, kOp, "weight must have shape [O, C / groups, taps] but has ",
-        weight.shape(), " for x ", x.shape());
+  Check(weight.ndim() == 3 && weight.dim(2) >= 1, kOp,
+        "weight must have shape [O, C / groups, taps] but has ", weight.shape(), " for x ",
+        x.shape());
   Check(groups >= 1 && channels % groups == 0 && weight.dim(0) % groups == 0, kOp,
         "groups = ", groups, " must divide the channels of x ", x.shape(),
         " and the outputs of weight ", weight.shape());
