@@ -254,12 +254,12 @@ class Accelerator {
   // Saves all prepared and registered objects, which must still live, in the new folder `dir`,
   // which all ranks see. It is there as a whole or not at all. Empty: the next automatic name
   // (ProjectConfiguration). Returns the folder. Throws on all ranks if one of them fails. Throws
-  // FailedPrecondition if there are gradients that no step has used. With "fp16" it sees those of
-  // an open window of Accumulate only.
+  // FailedPrecondition if there are gradients that no step has used.
   std::string SaveState(const std::string& dir = "");
   // Goes on from such a folder, with any number of ranks, if the same objects were prepared and
   // registered in the same order. Throws if there were more or fewer of a kind. Empty: from the
-  // newest one of an automatic name. Returns the folder, or "" if there is none yet.
+  // newest one of an automatic name. Returns the folder, or "" if there is none yet. Clears the
+  // gradients of the prepared optimizers' parameters.
   std::string LoadState(const std::string& dir = "");
   // Adds an object with StateDict() and LoadStateDict(), which must outlive the Accelerator. Rank 0
   // saves it. The caller includes core/checkpoint/state_dict.h.

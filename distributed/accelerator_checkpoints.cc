@@ -154,7 +154,8 @@ std::string Accelerator::SaveState(const std::string& dir) {
     if (state_->HasOpenWindow()) {
       throw Error(absl::StatusCode::kFailedPrecondition,
                   "[save_state] gradients of batches that no step has used yet can't be saved",
-                  "call SaveState where sync_gradients() is true, after the optimizer's Step");
+                  "call SaveState where sync_gradients() is true, after Step or ZeroGrad of each "
+                  "optimizer");
     }
   });
   TryTogether([&, &folder = parent, &state_name = name] {
@@ -313,6 +314,7 @@ void Accelerator::ReadState(const std::string& dir) {
   }
   s.step = manifest.step;
   s.DropWindow();
+  for (Optimizer* optimizer : s.optimizers) optimizer->ZeroGrad();
 }
 
 }  // namespace lathe

@@ -145,13 +145,13 @@ void Trainer::Train() {
     if (keeps_checkpoints()) accelerator_.WaitWithoutTimeout();  // a disk may be slow
     CountBesideSteps(last_step_end);
     StopIfSavingFailed();
+    const auto end = Clock::now();
+    if (arguments_.load_best_model_at_end) LoadBestModel();
+    CountBesideSteps(end);
   } catch (const Error& e) {
     if (e.code() != absl::StatusCode::kUnavailable || state_.global_step == 0) throw;
     SaveWithoutTheOthers(e);
   }
-  const auto end = Clock::now();
-  if (arguments_.load_best_model_at_end) LoadBestModel();
-  CountBesideSteps(end);
   metrics_ = TrainMetrics(SecondsSince(start));
   Log(metrics_);
   Save();

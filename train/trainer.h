@@ -212,6 +212,8 @@ class Trainer {
   void AgreeOnBest();
   // Warns if a model was better than the one that is loaded at the end, and is lost.
   void WarnOfLostBest();
+  // Warns if another training's model lies where the best one was.
+  void WarnOfStrangeBest();
   // Gives the model the values of the best checkpoint, or of the copy in memory. If the checkpoint
   // is gone or damaged, warns and leaves the model as it is after the last step.
   void LoadBestModel();
@@ -323,6 +325,7 @@ class Trainer {
   Tensor values_before_;                // its values, if they were in memory only
   std::optional<BestModel> lost_best_;  // the best one whose checkpoint has failed
   bool save_has_failed_ = false;        // on the main process: since the last AgreeOnBest
+  bool model_is_best_ = false;          // LoadBestModel has given the model the best one's values
   std::vector<std::string> notes_;
   Clock::time_point saved_time_ = Clock::now();
   std::optional<Error> save_error_;  // on the main process, if save_failure is "stop"

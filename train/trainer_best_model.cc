@@ -10,6 +10,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/checkpoint/manifest.h"
 #include "lathe/core/safetensors/safetensors.h"
+#include "lathe/train/checkpoint/checkpoint_files.h"
 #include "lathe/train/trainer.h"
 
 namespace lathe {
@@ -119,18 +120,26 @@ void Trainer::WarnOfLostBest() {
                                  ", could not be saved; the model is that of " + kept);
 }
 
+void Trainer::WarnOfStrangeBest() {
+  if (!state_.best_global_step || lost_best_ || !accelerator_.is_main_process()) return;
+  Call(&Callback::OnWarning, "warning: the checkpoint with the best model, that of step " +
+                                 std::to_string(*state_.best_global_step) +
+                                 ", is another training's now; the model is that of the last step");
+}
+
 void Trainer::LoadBestModel() {
   AgreeOnBest();
   WarnOfLostBest();
   Tensor values = optimizer_.arena().values();
   if (best_values_.defined()) {
     values.CopyFrom(best_values_);
+    model_is_best_ = true;
     return;
   }
   // The main process knows whether the best checkpoint has reached the disk.
   const std::string best = accelerator_.GatherObject(state_.best_model_checkpoint)[0];
   state_.best_model_is_gone = best.empty();
-  if (best.empty()) return;
+  if (best.empty()) return WarnOfStrangeBest();
   // The parameters stay as they are until all ranks have read the best ones as a whole.
   Tensor loaded;
   const std::string own_problem = ReadBest(best, loaded);
@@ -142,13 +151,13 @@ void Trainer::LoadBestModel() {
   state_.best_model_is_gone = !problem.empty();
   if (problem.empty()) {
     values.CopyFrom(loaded);
+    model_is_best_ = true;
   } else if (accelerator_.is_main_process()) {
     Call(&Callback::OnWarning, "warning: " + problem + "; the model is that of the last step");
   }
 }
 
 std::string Trainer::ReadBest(const std::string& dir, Tensor& values) try {
-  constexpr char kModelFile[] = "model.safetensors";
   const std::string file = dir + "/" + kModelFile;
   if (accelerator_.is_main_process()) {
     std::error_code code;

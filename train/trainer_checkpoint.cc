@@ -30,6 +30,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+// Returns the SHA-256 of the checkpoint's model, as its manifest has it; "" if it can't be read.
+std::string DigestOfModel(const std::string& checkpoint) try {
+  return ReadManifest(checkpoint).files.at(kModelFile).sha256;
+} catch (const std::exception&) {
+  return "";
+}
+
 }  // namespace
 
 void Trainer::CheckSharedFolder() {
@@ -105,6 +112,10 @@ nlohmann::json Trainer::ResumeState() {
                 {"epoch_is_open", epoch_is_open_},
                 {"should_evaluate", control_.should_evaluate || is_evaluating_},
                 {"should_save", control_.should_save}};
+  const std::string& best = state_.best_model_checkpoint;
+  // If this checkpoint is the best one, its manifest isn't written yet.
+  if (!best.empty() && state_.best_global_step != state_.global_step)
+    state["best_model_sha256"] = DigestOfModel(best);
   if (state_.loss) state["loss"] = *state_.loss;
   if (std::isfinite(state_.grad_norm)) state["grad_norm"] = state_.grad_norm;
   if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr)

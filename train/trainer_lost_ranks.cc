@@ -133,15 +133,16 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
       if (inputs_.load_tokenizer) inputs_.tokenizer = inputs_.load_tokenizer();
     }
     if (is_main || !HoldsModelOf(state_.global_step, *out_)) Save();
-    // A snapshot has no moments of the optimizer.
-    words = SaveCheckpointAlone(/*complete=*/!went_back);
+    // A snapshot has no moments of the optimizer, and the best model has those of the last step.
+    words = SaveCheckpointAlone(/*complete=*/!went_back && !model_is_best_);
   } catch (const Error& e) {
     throw failed(e);
   }
   if (is_main) TellThatMainHasSaved(accelerator_.group());
-  throw LostRankError(
-      AddToHint(lost, "; the model after step " + std::to_string(state_.global_step) +
-                          went_back.value_or("") + " is in " + out_->path() + words));
+  throw LostRankError(AddToHint(
+      lost, "; the model after step " +
+                std::to_string(model_is_best_ ? *state_.best_global_step : state_.global_step) +
+                went_back.value_or("") + " is in " + out_->path() + words));
 }
 
 // Goes back if the parameters are not finite, or are those of no complete step. It takes the last

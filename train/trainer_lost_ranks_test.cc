@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <limits>
@@ -12,6 +13,7 @@
 
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/distributed/testing/testing.h"
+#include "lathe/train/callbacks/state_callback.h"
 #include "lathe/train/trainer_testing.h"
 
 namespace lathe {
@@ -125,6 +127,112 @@ TEST(TrainerLostRanksTest, ACheckpointOfAnotherRankBelongsToTheSameTraining) {
   LoseTheMainProcess(arguments, 5, arguments.output_dir + "/checkpoint-3");
   EXPECT_EQ(StepsIn(arguments.output_dir), std::vector<int64_t>{5});
   EXPECT_EQ(ReadManifest(arguments.output_dir + "/checkpoint-5").run, 1);
+}
+
+// Arguments for two ranks and 16 steps, of which the last one has not the best model.
+TrainingArguments ArgumentsForTheBest(const std::string& folder) {
+  TrainingArguments arguments = TinyArguments();
+  arguments.output_dir = testing::TempDir() + folder;
+  arguments.per_device_train_batch_size = 1;
+  arguments.learning_rate = 3e-2;
+  arguments.shard_optimizer = false;
+  arguments.save_strategy = arguments.eval_strategy = "steps";
+  arguments.save_steps = arguments.eval_steps = 2;
+  arguments.load_best_model_at_end = true;
+  arguments.greater_is_better = true;
+  fs::remove_all(arguments.output_dir);
+  return arguments;
+}
+
+// Trains on two ranks. Returns the hint of rank 1's error.
+std::string TrainWith(const TrainingArguments& arguments,
+                      const std::shared_ptr<Callback>& callback_of_rank_0) {
+  const std::vector<RankResult> results = RunRanks(2, [&](const ProcessEnvironment& env) {
+    AcceleratorOptions options = AcceleratorOptionsOf(arguments);
+    options.environment = env;
+    options.timeout = std::chrono::seconds(30);
+    Accelerator accelerator(options);
+    std::vector<std::shared_ptr<Callback>> callbacks = {std::make_shared<StateCallback>()};
+    if (env.rank == 0 && callback_of_rank_0 != nullptr) callbacks.push_back(callback_of_rank_0);
+    const TrainerInputs inputs = {
+        .model = TinyBert(), .train = TinyData(16), .evaluation = TinyData(6)};
+    Trainer trainer(arguments, accelerator, inputs, callbacks);
+    try {
+      trainer.Train();
+    } catch (const Error& e) {
+      return e.hint();
+    }
+    return std::string("nothing was lost");
+  });
+  return results[1].said;
+}
+
+std::string ModelIn(const std::string& folder) { return ReadFile(folder + "/model.safetensors"); }
+
+int64_t BestStepIn(const std::string& folder) {
+  const auto state = nlohmann::json::parse(ReadFile(folder + "/trainer_state.json"));
+  return state.at("best_global_step").get<int64_t>();
+}
+
+std::string Words(int64_t step, const std::string& folder) {
+  return "; the model after step " + std::to_string(step) + " is in " + folder +
+         "; training can go on from " + folder + "/checkpoint-16";
+}
+
+class EndsInTheLastSave : public Callback {
+ public:
+  void OnSave(const TrainingArguments&, const TrainerState&, TrainerControl&,
+              const std::string& dir) override {
+    if (dir.find("checkpoint-") == std::string::npos) _exit(9);
+  }
+  bool SetsControl() const override { return false; }
+};
+
+// The parameters are the best model's by then, and the moments are those of the last step.
+TEST(TrainerLostRanksTest, TheLastCheckpointStaysAsItIsWhileTheBestModelIsSaved) {
+  const TrainingArguments whole = ArgumentsForTheBest("trainer_lost_at_no_time_test"),
+                          lost = ArgumentsForTheBest("trainer_lost_in_the_last_save_test");
+  EXPECT_EQ(TrainWith(whole, nullptr), "nothing was lost");
+  const std::string said = TrainWith(lost, std::make_shared<EndsInTheLastSave>());
+  const std::string& folder = lost.output_dir;
+  const int64_t best = BestStepIn(whole.output_dir);
+  ASSERT_NE(best, 16);
+  EXPECT_TRUE(said.ends_with(Words(best, folder))) << said;
+  EXPECT_TRUE(ModelIn(folder) == ModelIn(folder + "/" + CheckpointName(best)));
+  EXPECT_TRUE(ModelIn(folder) == ModelIn(whole.output_dir));
+  EXPECT_TRUE(ModelIn(folder + "/checkpoint-16") == ModelIn(whole.output_dir + "/checkpoint-16"));
+  EXPECT_FALSE(ModelIn(folder) == ModelIn(folder + "/checkpoint-16"));
+  EXPECT_NO_THROW(OpenCheckpoint(folder + "/checkpoint-16"));
+}
+
+// Rank 0 can't save the best checkpoint. It ends when it warns of that, just before all ranks read
+// the best one that is left.
+class EndsBeforeTheBestIsRead : public Callback {
+ public:
+  explicit EndsBeforeTheBestIsRead(int64_t best) : best_(best) {}
+  void OnSave(const TrainingArguments&, const TrainerState& state, TrainerControl&,
+              const std::string& dir) override {
+    if (state.global_step == best_) throw FileError(dir + "/own.txt", ENOSPC);
+  }
+  void OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                 const std::string& text) override {
+    if (text.starts_with("warning: the best model")) _exit(9);
+  }
+  bool SetsControl() const override { return false; }
+
+ private:
+  int64_t best_;
+};
+
+TEST(TrainerLostRanksTest, TheLastModelIsSavedIfARankIsLostBeforeTheBestIsRead) {
+  const TrainingArguments arguments = ArgumentsForTheBest("trainer_lost_before_the_best_test");
+  const std::string& folder = arguments.output_dir;
+  EXPECT_EQ(TrainWith(arguments, nullptr), "nothing was lost");
+  const int64_t best = BestStepIn(folder);
+  fs::remove_all(folder);
+  const std::string said = TrainWith(arguments, std::make_shared<EndsBeforeTheBestIsRead>(best));
+  EXPECT_TRUE(said.ends_with(Words(16, folder))) << said;
+  EXPECT_TRUE(ModelIn(folder) == ModelIn(folder + "/checkpoint-16"));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/device_backend.h"
+#include "lathe/core/files/regular_file.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/trainer.h"
@@ -336,7 +337,7 @@ nlohmann::json Trainer::TrainMetrics(double seconds) const {
 }
 
 nlohmann::json Trainer::EarlierMetrics(const nlohmann::json& metrics) const try {
-  const auto earlier = nlohmann::json::parse(ReadFile(out_->path() + "/train_results.json"));
+  const auto earlier = nlohmann::json::parse(ReadRegularFile(out_->path() + "/train_results.json"));
   for (const char* key : {"epoch", "train_loss", "train_samples"})
     if (earlier.at(key) != metrics.at(key)) return metrics;
   return earlier.at("train_runtime").is_number() ? earlier : metrics;

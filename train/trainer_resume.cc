@@ -30,12 +30,10 @@ StateDict WithValues(const json& values) {
   return state;
 }
 
-// Returns true unless the checkpoint's log shows that it is of another training than `log`. A
-// training's log begins with those of all its checkpoints. A log that can't be read shows nothing.
-bool IsOfThisTraining(const fs::path& checkpoint, const json& log) try {
-  const json saved = ReadTrainerState((checkpoint / kStateFile).string());
-  const json& earlier = saved.at("log_history");
-  return earlier.size() <= log.size() && std::equal(earlier.begin(), earlier.end(), log.begin());
+// Returns true unless the checkpoint's model is known to be another one than that of the digest.
+// An empty digest, or a manifest that can't be read, tells nothing.
+bool MayHoldModel(const fs::path& checkpoint, const std::string& sha256) try {
+  return sha256.empty() || ReadManifest(checkpoint.string()).files.at(kModelFile).sha256 == sha256;
 } catch (const std::exception&) {
   return true;
 }
@@ -43,12 +41,12 @@ bool IsOfThisTraining(const fs::path& checkpoint, const json& log) try {
 // Returns where the best checkpoint lies now; "" if another training's lies there. The folder may
 // have been moved or copied as a whole, and another training may have begun in its old place.
 std::string PlaceOfBest(const std::string& stored, const FoundCheckpoint& resumed,
-                        const json& log) {
+                        const std::string& sha256) {
   if (stored.empty()) return stored;
   const fs::path near = fs::path(resumed.path).parent_path() / fs::path(stored).filename();
   std::error_code code;
   for (const fs::path& place : {near, fs::path(stored)}) {
-    if (fs::exists(place, code) && IsOfThisTraining(place, log)) return place.string();
+    if (fs::exists(place, code) && MayHoldModel(place, sha256)) return place.string();
   }
   return fs::exists(stored, code) ? "" : stored;
 }
@@ -56,7 +54,7 @@ std::string PlaceOfBest(const std::string& stored, const FoundCheckpoint& resume
 }  // namespace
 
 void Trainer::ReadParameters(const std::string& dir) {
-  const SafetensorsReader reader(dir + "/model.safetensors");
+  const SafetensorsReader reader(dir + "/" + kModelFile);
   for (const Parameter& parameter : model_.Parameters()) {
     Tensor tensor = parameter.tensor;
     reader.Read(parameter.name, tensor);
@@ -196,7 +194,8 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   state_.LoadJson(saved, file);
   LoadCallbackStates(saved, file);
   const std::string best = state_.best_model_checkpoint;
-  state_.best_model_checkpoint = PlaceOfBest(best, checkpoint, saved.at("log_history"));
+  state_.best_model_checkpoint =
+      PlaceOfBest(best, checkpoint, own.values.value("best_model_sha256", ""));
   if (!best.empty() && state_.best_model_checkpoint.empty())
     notes_.push_back("warning: " + best + " with the best model is another training's now");
   loss_since_log_ = own.Get<double>(kOwner, "loss_since_log");

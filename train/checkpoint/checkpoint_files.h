@@ -4,6 +4,7 @@
 namespace lathe {
 
 inline constexpr char kStateFile[] = "trainer_state.json";
+inline constexpr char kModelFile[] = "model.safetensors";
 // The best model so far, if it is not a checkpoint of its own.
 inline constexpr char kBestFile[] = "best_model.safetensors";
 
