@@ -222,7 +222,10 @@ HubListing HubClient::List(const std::string& revision) {
   // A mirror may answer with a page of its own where it has nothing.
   if (!nlohmann::json::accept(response.body)) return {.is_given = false};
   try {
-    CheckJsonNesting(response.body, "the list of files");
+    if (const auto flaw = FindJsonFlaw(response.body)) {
+      throw InvalidArgument("the list of files: " + flaw->problem, flaw->hint)
+          .WithDetail(HubRefused{});
+    }
     const nlohmann::json json = nlohmann::json::parse(response.body);
     HubListing listing;
     listing.commit = json.at("sha").get<std::string>();

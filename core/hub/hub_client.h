@@ -20,8 +20,8 @@ namespace lathe {
 // that are in the cache can be used all the same.
 struct HubOutOfReach {};
 // The detail of an error that says that the Hub doesn't give us the whole model. It is gone,
-// private or gated, or a part of the commit is missing. Here, too, files that are in the cache can
-// be used.
+// private or gated, or a part of the commit is missing or can't be read. Here, too, files that are
+// in the cache can be used.
 struct HubRefused {};
 
 struct HubFile {

@@ -38,6 +38,22 @@ std::string Joined(const std::vector<std::string>& files) {
   return text.empty() ? "nothing" : text;
 }
 
+// Returns the shards that the index of this kind of weights names. An index that can't be read
+// makes its commit incomplete, unless only the cache's copy is damaged.
+std::set<std::string> ShardsOf(const std::string& index, const std::string& weights) {
+  std::set<std::string> shards;
+  try {
+    for (const auto& [tensor, shard] :
+         ReadShardIndex(index, std::filesystem::path(weights).extension())) {
+      shards.insert(shard);
+    }
+  } catch (const Error& e) {
+    if (IsDamagedBlob(index)) throw;
+    throw e.WithDetail(HubRefused{});
+  }
+  return shards;
+}
+
 }  // namespace
 
 HubSnapshot::HubSnapshot(const HubCache& cache, HubClient* client, std::string model,
@@ -91,7 +107,8 @@ void HubSnapshot::NeedConfig() {
   const bool may_exist = client_ == nullptr && !cache_.IsKnownMissing(commit_, kHubConfigFile);
   if (may_exist || Exists(kHubConfigFile)) return Fetch(kHubConfigFile);
   throw NotFound(model_ + ": has no config.json" + Contents(),
-                 "name a model that Transformers can read");
+                 "name a model that Transformers can read")
+      .WithDetail(HubRefused{});
 }
 
 void HubSnapshot::NeedTokenizer() {
@@ -118,18 +135,16 @@ void HubSnapshot::NeedWeights() {
     const std::string index = name + kIndexEnding;
     if (!Exists(index)) continue;
     Fetch(index);
-    std::set<std::string> shards;
-    for (const auto& [tensor, shard] : ReadShardIndex(cache_.SnapshotPath(commit_, index),
-                                                      std::filesystem::path(name).extension())) {
-      shards.insert(shard);
+    for (const std::string& shard : ShardsOf(cache_.SnapshotPath(commit_, index), name)) {
+      Fetch(shard);
     }
-    for (const std::string& shard : shards) Fetch(shard);
     return;
   }
   throw NotFound(model_ + ": has no weights (model.safetensors, pytorch_model.bin or tf_model.h5)" +
                      (client_ == nullptr ? " in the cache" : "") + Contents(),
                  client_ == nullptr ? "without HF_HUB_OFFLINE and with a network they are fetched"
-                                    : "name a model with weights");
+                                    : "name a model with weights")
+      .WithDetail(HubRefused{});
 }
 
 void HubSnapshot::Need(const CheckpointParts& parts) {

@@ -88,7 +88,9 @@ std::string Resolver::CommitOf(HubClient& client, const std::optional<std::strin
     HubFile found = client.FindFile(settings_.revision, kHubConfigFile, attempts);
     if (!IsCommit(found.commit)) {
       found.commit = client.List(settings_.revision).commit;
-      if (!IsCommit(found.commit)) throw NotFound(model_ + ": has no config.json");
+      if (!IsCommit(found.commit)) {
+        throw NotFound(model_ + ": has no config.json").WithDetail(HubRefused{});
+      }
     }
     if (!found.exists) cache_.KeepMissing(found.commit, kHubConfigFile);
     return found.commit;

@@ -415,6 +415,16 @@ TEST_F(HubTest, CertificateThatNobodyVouchesFor) {
                         "Location: " + cdn_.url() + "/stored/" + LfsEtag(weights_)}});
   ExpectError([&] { Fetch(parts); }, "leads to an address without encryption, " + cdn_.url());
   EXPECT_TRUE(cdn_.requests().empty());
+  // The cache's commit takes the place of no such answer.
+  hub.ClearFaults();
+  EXPECT_EQ(Weights(Fetch(parts)), weights_);
+  hub.Fail({.path = "config.json",
+            .method = "HEAD",
+            .times = -1,
+            .status = 302,
+            .headers = {"X-Repo-Commit: " + std::string(kCommit), "ETag: \"a\"", "X-Linked-Size: 1",
+                        "Location: " + cdn_.url() + "/stored/a"}});
+  ExpectError([&] { Fetch(parts); }, "leads to an address without encryption, " + cdn_.url());
 }
 
 TEST_F(HubTest, CertificateOfAnotherHost) {

@@ -176,6 +176,94 @@ TEST_F(HubUpdatesTest, AnIncompleteCommitGivesTheOldOne) {
   EXPECT_EQ(Branch(), kSecond);
 }
 
+// So it may before its weights, its configuration or a sound index are there.
+TEST_F(HubUpdatesTest, ACommitThatCannotBeReadGivesTheOldOne) {
+  Fetch();
+  HubSettings settings = Settings();
+  settings.revision = kSecond;
+  const HubServerFile config = {"{\"model_type\": \"bert\"}"}, vocab = {"[PAD]\n[UNK]\n"};
+  const auto expect_old = [&](std::map<std::string, HubServerFile> files, const std::string& part) {
+    for (const char* folder : {"/snapshots/", "/.no_exist/"}) {
+      fs::remove_all(Cache() + folder + kSecond);
+    }
+    files["vocab.txt"] = vocab;
+    hub_.Add(kModel, {.files = std::move(files), .revisions = {{"main", kSecond}}});
+    const Outcome outcome = FetchWithNote();
+    EXPECT_EQ(outcome.commit, kCommit) << part;
+    EXPECT_EQ(outcome.weights, weights_) << part;
+    EXPECT_NE(outcome.note.find(part), std::string::npos) << outcome.note;
+    EXPECT_TRUE(outcome.note.ends_with(kOldIsUsed + "\n")) << outcome.note;
+    EXPECT_EQ(Branch(), kCommit);
+    ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); }, part);
+  };
+  const HubServerFile weights = {new_weights_, true};
+  expect_old({{"config.json", config}},
+             ": has no weights (model.safetensors, pytorch_model.bin or tf_model.h5); it has "
+             "config.json, vocab.txt");
+  expect_old({{"model.safetensors", weights}},
+             ": has no config.json; it has model.safetensors, vocab.txt");
+  const std::string deep = std::string(300, '[') + std::string(300, ']');
+  const std::pair<std::string, std::string> indexes[] = {
+      {"{\"weight_map\": {", "model.safetensors.index.json: is not JSON"},
+      {"{\"weight_map\": {\"a\": \"../../x.safetensors\"}}", "\"../../x.safetensors\" must be"},
+      {"{\"weight_map\": " + deep + "}", "nested more than 200 levels deep"}};
+  for (const auto& [index, part] : indexes) {
+    expect_old({{"config.json", config}, {"model.safetensors.index.json", {index}}}, part);
+  }
+  hub_.Fail({.path = "/api/",
+             .times = -1,
+             .kind = HubFault::kWrongList,
+             .text = "{\"sha\": " + deep + "}"});
+  expect_old({{"config.json", config}, {"model.safetensors", weights}},
+             "the list of files: the JSON is nested more than 200 levels deep");
+  hub_.ClearFaults();
+  // A server that neither lists files nor names the commit of a file that is not there.
+  hub_.Fail({.path = "/api/", .times = -1, .status = 404});
+  hub_.Fail({.path = "config.json", .times = -1, .kind = HubFault::kNoCommit});
+  expect_old({{"model.safetensors", weights}}, ": has no config.json");
+  hub_.ClearFaults();
+  // A model need not have a tokenizer.
+  fs::remove_all(Cache() + "/.no_exist/" + kSecond);
+  hub_.Add(kModel, {.files = {{"config.json", config}, {"model.safetensors", weights}},
+                    .revisions = {{"main", kSecond}}});
+  const Outcome outcome = FetchWithNote();
+  EXPECT_EQ(outcome.weights, new_weights_);
+  EXPECT_EQ(outcome.note, "");
+}
+
+// It says nothing about the commit.
+TEST_F(HubUpdatesTest, AnIndexThatOnlyTheCacheHasDamagedIsAnError) {
+  Fetch();
+  const std::string index = "{\"weight_map\": {\"a\": \"part.safetensors\"}}";
+  hub_.Add(kModel, {.files = {{"config.json", {"{\"model_type\": \"bert\"}"}},
+                              {"model.safetensors.index.json", {index}},
+                              {"part.safetensors", {new_weights_, true}}},
+                    .revisions = {{"main", kSecond}}});
+  Fetch();
+  PublishText(Cache() + "/blobs/" + GitEtag(index), "{");
+  ExpectError([&] { Fetch(); }, "model.safetensors.index.json: is not JSON");
+}
+
+TEST_F(HubUpdatesTest, AnswersThatMayNotBeFollowedStayErrors) {
+  Fetch();
+  MoveBranch();
+  const auto expect_error = [&](HubFault fault, const std::string& part) {
+    fault.path = std::string(kSecond) + "/config.json";
+    fault.times = -1;
+    hub_.Fail(fault);
+    ExpectError([&] { Fetch(); }, part);
+    EXPECT_EQ(Branch(), kCommit);
+    hub_.ClearFaults();
+  };
+  expect_error({.path = "", .kind = HubFault::kWrongEtag, .text = "../../x"},
+               "the etag \"..\" leads out of its folder");
+  const std::string commit = "X-Repo-Commit: " + std::string(kSecond);
+  expect_error({.path = "",
+                .status = 302,
+                .headers = {commit, "ETag: \"a\"", "X-Linked-Size: 1", "Location: ftp://host/x"}},
+               "\"ftp://host/x\" is neither an http nor an https address");
+}
+
 TEST_F(HubUpdatesTest, ACacheThatCannotBeWrittenGivesTheOldCommit) {
   Fetch();
   MoveBranch();
