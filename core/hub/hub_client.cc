@@ -179,8 +179,9 @@ HubFile HubClient::FindFile(const std::string& revision, const std::string& file
   HubFile found;
   found.commit = response.Header("x-repo-commit");
   const std::string code = response.Header("x-error-code");
+  const bool names_commit = IsCommit(found.commit) || IsCommit(revision);
   if (response.failure == HttpFailure::kNone && response.status == 404 &&
-      (code == "EntryNotFound" || (code.empty() && IsCommit(found.commit)))) {
+      (code == "EntryNotFound" || (code.empty() && names_commit))) {
     found.exists = false;
     return found;
   }

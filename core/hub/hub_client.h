@@ -54,6 +54,8 @@ class HubClient {
 
   // Asks for a file's metadata. Throws if there is no such model or revision, or if the Hub doesn't
   // show it to us. With `attempts` above 1 tries again if the network fails, or the server does.
+  // Mirrors may lack a Hub's headers: if the revision is a commit, their 404 is about the file. It
+  // gives no commit then.
   HubFile FindFile(const std::string& revision, const std::string& file, int attempts);
   // Returns all files of the model. Mirrors may lack this part of the protocol: answers with 400,
   // 404, 405, 410, 501 or a redirect that don't come from a Hub give no list. An answer with 200

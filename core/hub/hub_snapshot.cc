@@ -11,6 +11,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/hub/blob_digest.h"
 #include "lathe/core/hub/fetch_file.h"
+#include "lathe/core/hub/hub_names.h"
 #include "lathe/core/weight_files/shard_index.h"
 
 namespace lathe {
@@ -83,11 +84,16 @@ bool HubSnapshot::Exists(const std::string& file) {
   if (cache_.Has(commit_, file)) return true;
   if (client_ == nullptr || cache_.IsKnownMissing(commit_, file)) return false;
   const HubListing& listing = Listing();
-  const bool exists = listing.is_given
-                          ? std::binary_search(listing.files.begin(), listing.files.end(), file)
-                          : client_->FindFile(commit_, file, HubClient::kAttempts).exists;
-  if (!exists) cache_.KeepMissing(commit_, file);
-  return exists;
+  HubFile found;
+  found.commit = commit_;
+  if (listing.is_given) {
+    found.exists = std::binary_search(listing.files.begin(), listing.files.end(), file);
+  } else {
+    found = client_->FindFile(commit_, file, HubClient::kAttempts);
+  }
+  // A 404 without a commit may come from any server, so the next start asks again.
+  if (!found.exists && IsCommit(found.commit)) cache_.KeepMissing(commit_, file);
+  return found.exists;
 }
 
 void HubSnapshot::Fetch(const std::string& file) {

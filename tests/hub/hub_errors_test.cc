@@ -103,6 +103,27 @@ TEST_F(HubTest, ServersWithoutListsOfFiles) {
   ExpectError(fetch_all, " gives no list of its files (status 200), so patterns");
 }
 
+// Other servers' answers have none of a Hub's headers if a file is not there.
+TEST_F(HubTest, ServersThatSayOnlyThatAFileIsNotThere) {
+  hub_.Fail({.path = "/api/", .times = -1, .status = 404});
+  hub_.Fail({.path = "/resolve/", .times = -1, .kind = HubFault::kPlain404});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(hub_.Count("HEAD", "/tokenizer_config.json"), 1);
+  // Such an answer is not kept: it may come from a server that has lost all models for a while.
+  EXPECT_FALSE(Exists(Cache() + "/.no_exist"));
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(hub_.Count("HEAD", "/tokenizer_config.json"), 2);
+  fs::remove_all(root_ + "/hub");
+  hub_.ClearFaults();
+  hub_.Fail({.path = "", .times = -1, .status = 404});
+  HubSettings settings = Settings();
+  settings.revision = kCommit;
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+              "owner/name: has no config.json, and " + hub_.url() + " gives no list of its files");
+  hub_.ClearFaults();
+  EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_);
+}
+
 TEST_F(HubTest, ServersThatRefuseTheListOfFiles) {
   const auto refusal = [&](HubFault fault, const std::string& part) {
     fault.path = "/api/";

@@ -333,6 +333,7 @@ void HubServer::ApplyFaults(const std::vector<HubFault>& faults, Answer& answer)
     std::erase_if(answer.headers, [&](const std::string& h) { return h.starts_with(begin); });
   };
   if (Find(faults, HubFault::kNoCommit)) drop("X-Repo-Commit");
+  if (Find(faults, HubFault::kPlain404) && answer.status == 404) answer.headers.clear();
   if (const HubFault* fault = Find(faults, HubFault::kWrongEtag)) {
     drop("ETag");
     drop("X-Linked-Etag");

@@ -52,6 +52,7 @@ struct HubFault {
     kIgnoreRange,  // sends the whole file
     kWrongRange,   // sends another range than it was asked for
     kNoCommit,     // leaves out the headers of a Hub
+    kPlain404,     // leaves out all headers if a file is not there
     kWrongEtag,    // gives `text` as the file's etag
     kWrongList,    // gives `text` as the list of files
     kRedirect,     // leads to `text`
