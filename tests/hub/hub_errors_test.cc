@@ -223,6 +223,35 @@ TEST_F(HubTest, ListsThatDoNotEnd) {
   hub_.SetRate(0);
 }
 
+// Errors of a file are in the headers, so a server that always sends a little more changes nothing.
+TEST_F(HubTest, AnswersForFilesThatDoNotEnd) {
+  HubSettings settings = Settings();
+  settings.download_timeout = 0.5;
+  const std::string body(40'000, ' ');
+  hub_.SetRate(1);  // takes 40 s
+  const auto expect_error = [&](HubFault fault, const std::string& part, int requests) {
+    fault.path = "/config.json";
+    fault.method = "GET";
+    fault.times = -1;
+    hub_.Fail(fault);
+    hub_.ForgetRequests();
+    const auto start = std::chrono::steady_clock::now();
+    ExpectError([&] { FetchCheckpoint(kModel, {.config = true}, settings); }, part);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << part;
+    EXPECT_EQ(hub_.Count("GET", "/config.json"), requests) << part;
+    hub_.ClearFaults();
+  };
+  expect_error({.path = "", .status = 503, .text = body},
+               "the server can't answer, status 503, for config.json", 6);
+  expect_error({.path = "", .status = 404, .text = body}, "has no config.json", 1);
+  expect_error({.path = "", .status = 302, .text = body, .headers = {"Location: /x"}},
+               "has no config.json", 1);
+  expect_error({.path = "", .kind = HubFault::kHeaders},
+               "no answer in time (its headers did not end)", 6);
+  hub_.SetRate(0);
+  EXPECT_EQ(Weights(Fetch()), weights_);
+}
+
 TEST_F(HubTest, NoHubAnswersThere) {
   hub_.Fail({.path = "config.json", .times = -1, .kind = HubFault::kNoCommit});
   ExpectError([&] { Fetch(); }, "lacks the commit, the etag or the size", "check HF_ENDPOINT");

@@ -323,7 +323,7 @@ HubServer::Answer HubServer::AnswerFile(const HubRequest& request, const HubServ
 
 void HubServer::ApplyFaults(const std::vector<HubFault>& faults, Answer& answer) {
   if (const HubFault* fault = Find(faults, HubFault::kStatus)) {
-    answer = {fault->status, fault->headers, "an error"};
+    answer = {fault->status, fault->headers, fault->text.empty() ? "an error" : fault->text};
   }
   if (const HubFault* fault = Find(faults, HubFault::kRedirect)) {
     answer = {307, {"Location: " + fault->text}, ""};
@@ -373,6 +373,12 @@ void HubServer::CutToRange(const HubRequest& request, const std::vector<HubFault
 void HubServer::Send(Connection& connection, const HubRequest& request, const Answer& answer,
                      const std::vector<HubFault>& faults, bool* keep) {
   std::string head = "HTTP/1.1 " + std::to_string(answer.status) + " Text\r\n";
+  while (Find(faults, HubFault::kHeaders) && !over_) {
+    head += "X-A: b\r\n";
+    if (!connection.Write(head.data(), head.size())) break;
+    head.clear();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   for (const std::string& header : answer.headers) head += header + "\r\n";
   head += "Content-Length: " + std::to_string(answer.body.size()) + "\r\n\r\n";
   if (!connection.Write(head.data(), head.size())) *keep = false;

@@ -43,7 +43,7 @@ struct HubFault {
   std::string method = {};  // "" means any
   int times = 1;            // how many requests fail; -1: all
   enum Kind {
-    kStatus,       // answers with `status` and the headers
+    kStatus,       // answers with `status`, the headers and perhaps `text`
     kCut,          // ends the connection after `at` bytes of the body
     kStall,        // sends nothing more after `at` bytes of the body
     kShort,        // announces and sends `at` bytes too few
@@ -56,6 +56,7 @@ struct HubFault {
     kWrongEtag,    // gives `text` as the file's etag
     kWrongList,    // gives `text` as the list of files
     kRedirect,     // leads to `text`
+    kHeaders,      // sends headers without an end
   } kind = kStatus;
   int status = 500;
   int64_t at = 0;

@@ -55,7 +55,8 @@ HttpFailure FailureOf(CURLcode code) {
 struct Transfer {
   HttpResponse response;
   HttpSink* sink = nullptr;
-  bool begun = false, stalled = false, too_large = false;
+  bool headers_ended = false, begun = false, stalled = false, too_large = false;
+  bool dropped = false;      // the body, because nobody reads it
   double stall_timeout = 0;  // seconds
   std::chrono::steady_clock::time_point last_byte = std::chrono::steady_clock::now();
   std::exception_ptr error;
@@ -82,9 +83,13 @@ struct Transfer {
 
 size_t OnHeader(char* data, size_t size, size_t count, void* user) {
   Transfer& transfer = *static_cast<Transfer*>(user);
-  transfer.last_byte = std::chrono::steady_clock::now();
   std::string line(data, size * count);
   absl::StripAsciiWhitespace(&line);
+  // Headers may be sent without an end, too. So only the last one counts as progress.
+  if (line.empty() && transfer.response.status >= 200 && !transfer.headers_ended) {
+    transfer.headers_ended = true;
+    transfer.last_byte = std::chrono::steady_clock::now();
+  }
   const bool ok = transfer.Guard([&] {
     if (line.starts_with("HTTP/")) {  // the first line of an answer, after one with status 100, say
       const size_t space = std::min(line.find(' '), line.size());
@@ -105,6 +110,8 @@ size_t OnBody(char* data, size_t size, size_t count, void* user) {
   Transfer& transfer = *static_cast<Transfer*>(user);
   const size_t bytes = size * count;
   transfer.last_byte = std::chrono::steady_clock::now();
+  transfer.dropped = transfer.sink != nullptr && !transfer.ToSink();
+  if (transfer.dropped) return 0;  // ends the transfer
   const bool ok = transfer.Guard([&] {
     transfer.Begin();
     if (transfer.ToSink()) return transfer.sink->Write(data, bytes);
@@ -209,12 +216,15 @@ HttpResponse HttpClient::Send(const HttpRequest& request, HttpSink* sink) {
   if (request.method == "HEAD") curl.easy_setopt(easy, CURLOPT_NOBODY, 1L);
   if (const char* file = CertificateFile()) curl.easy_setopt(easy, CURLOPT_CAINFO, file);
 
-  const CURLcode code = curl.easy_perform(easy);
+  CURLcode code = curl.easy_perform(easy);
+  if (transfer.dropped) code = CURLE_OK;
   if (code == CURLE_OK) transfer.Guard([&] { transfer.Begin(); });
   if (transfer.error) std::rethrow_exception(transfer.error);
   transfer.response.failure = transfer.stalled ? HttpFailure::kTimeout : FailureOf(code);
   if (transfer.stalled) {
-    transfer.response.failure_text = "nothing came any more";
+    const bool in_headers = transfer.response.status != 0 && !transfer.headers_ended;
+    transfer.response.failure_text =
+        in_headers ? "its headers did not end" : "nothing came any more";
   } else if (transfer.too_large) {
     transfer.response.failure = HttpFailure::kTooLarge;
     transfer.response.failure_text = "more than 16 MiB";

@@ -32,13 +32,13 @@ struct HttpRequest {
   std::vector<std::string> headers = {};  // "Name: value"
   double connect_timeout = 10;            // seconds
   double total_timeout = 0;               // seconds; 0: as long as bytes arrive
-  double stall_timeout = 10;              // seconds without a byte
+  double stall_timeout = 10;  // seconds until all headers are there, then without a byte
 };
 
 struct HttpResponse {
   int status = 0;                              // 0: no answer
   std::map<std::string, std::string> headers;  // of the last answer; names are lower-case
-  std::string body;                            // unless a sink took it
+  std::string body;                            // if there was no sink
   HttpFailure failure = HttpFailure::kNone;
   std::string failure_text;  // libcurl's words for it
 
@@ -64,10 +64,10 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // Without a sink, or if the status is no success, the body goes to `response.body`. The transfer
-  // ends if it has more than 16 MiB. Proxies are those of libcurl's environment variables. The
-  // server's certificate is always checked: against the file in SSL_CERT_FILE, CURL_CA_BUNDLE or
-  // REQUESTS_CA_BUNDLE, else against the system's.
+  // Without a sink the body goes to `response.body`. The transfer ends if it has more than 16 MiB.
+  // With a sink, the body of an answer whose status is no success is not read. Proxies are those of
+  // libcurl's environment variables. The server's certificate is always checked: against the file
+  // in SSL_CERT_FILE, CURL_CA_BUNDLE or REQUESTS_CA_BUNDLE, else against the system's.
   HttpResponse Send(const HttpRequest& request, HttpSink* sink = nullptr);
 
  private:
