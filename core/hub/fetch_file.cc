@@ -135,6 +135,13 @@ void CheckSpace(const std::string& folder, int64_t needed) {
                                 "free some space or choose another folder"));
 }
 
+// Returns true if the cache has the file, and with the setting check_cached only if it is sound.
+bool IsThere(const HubCache& cache, const HubSettings& settings, const std::string& commit,
+             const std::string& file) {
+  return cache.Has(commit, file) &&
+         !(settings.check_cached && IsDamagedBlob(cache.SnapshotPath(commit, file)));
+}
+
 class Fetcher {
  public:
   Fetcher(HubClient& client, const HubCache& cache, const std::string& commit,
@@ -230,6 +237,8 @@ std::string Fetcher::Fetch() {
   const FileLock lock(cache_.LockPath(found_.etag), settings.lock_timeout,
                       settings.show_waits ? file_ + " of " + client_.model() : "",
                       progress_of_holder);
+  // Without links there is no blob once another process has fetched the file.
+  if (IsThere(cache_, settings, commit_, file_)) return path;
   const bool is_new = SizeOf(blob) < 0;  // a damaged blob may have links, too
   if (LinkIfThere()) return path;
   for (bool again = false;; again = true) {
@@ -265,9 +274,9 @@ std::string Fetcher::Fetch() {
 
 std::string FetchFile(HubClient& client, const HubCache& cache, const std::string& commit,
                       const std::string& file) {
-  if (cache.Has(commit, file)) {
-    const std::string path = cache.SnapshotPath(commit, file);
-    if (!client.settings().check_cached || !IsDamagedBlob(path)) return path;
+  const bool was_there = cache.Has(commit, file);
+  if (IsThere(cache, client.settings(), commit, file)) return cache.SnapshotPath(commit, file);
+  if (was_there) {
     PrintNote("note: " + client.model() + ": " + file +
               " in the cache is damaged and is fetched again");
   }

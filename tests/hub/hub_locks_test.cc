@@ -2,11 +2,13 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <vector>
 
 #include "lathe/core/hub/hub_cache.h"
 #include "lathe/tests/hub/hub_testing.h"
@@ -55,7 +57,45 @@ class HubLocksTest : public HubTest {
     no_locks = takes_files = false;
     space = -1;
   }
+  // Returns how many of these processes, which run at the same time, get the right weights.
+  int FetchInProcesses(int count) {
+    std::vector<pid_t> children;
+    for (int i = 0; i < count; ++i) {
+      const pid_t child = fork();
+      if (child == 0) {
+        int code = 1;
+        try {
+          code = Weights(Fetch()) == weights_ ? 0 : 1;
+        } catch (const Error& e) {
+          fprintf(stderr, "%s\n", e.what());
+        }
+        _exit(code);
+      }
+      children.push_back(child);
+    }
+    int right = 0;
+    for (const pid_t child : children) {
+      int status = 0;
+      waitpid(child, &status, 0);
+      right += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    return right;
+  }
 };
+
+TEST_F(HubLocksTest, ProcessesFetchOnce) {
+  cdn_.SetRate(200);  // takes half a second
+  for (const char* no_links : {"0", "1"}) {
+    std::filesystem::remove_all(root_ + "/hub");
+    hub_.ForgetRequests();
+    cdn_.ForgetRequests();
+    setenv("HF_HUB_DISABLE_SYMLINKS", no_links, 1);
+    EXPECT_EQ(FetchInProcesses(4), 4) << no_links;
+    EXPECT_EQ(hub_.Count("GET", "/config.json"), 1) << no_links;
+    EXPECT_EQ(hub_.Count("GET", "/vocab.txt"), 1) << no_links;
+    EXPECT_EQ(cdn_.Count("GET", "/stored/"), 1) << no_links;
+  }
+}
 
 TEST_F(HubLocksTest, WithoutLocksFilesOfOthersAreLeftAlone) {
   Fetch({.config = true});
