@@ -227,8 +227,14 @@ void HubCache::Link(const std::string& commit, const std::string& file, const st
     }
     if (errno != EPERM && errno != ENOSYS && errno != EOPNOTSUPP) throw FileError(path, errno);
   }
+  // Where no locks work, another process may move the blob there first.
+  const auto is_moved = [&](int error_number) {
+    std::error_code code;
+    return error_number == ENOENT && fs::is_regular_file(path, code);
+  };
   if (is_new) {
-    if (rename(blob.c_str(), path.c_str()) != 0) throw FileError(path, errno);
+    const int failure = rename(blob.c_str(), path.c_str()) == 0 ? 0 : errno;
+    if (failure != 0 && !is_moved(failure)) throw FileError(path, failure);
     return;
   }
   // Named as a download is, so that what a killed process leaves is removed like one.
@@ -236,6 +242,7 @@ void HubCache::Link(const std::string& commit, const std::string& file, const st
   try {
     std::error_code code;
     fs::copy_file(blob, copy, code);
+    if (is_moved(code.value())) return;
     if (code) throw CacheError(path, code.value());
     SyncFile(copy);
     if (rename(copy.c_str(), path.c_str()) != 0) throw FileError(path, errno);

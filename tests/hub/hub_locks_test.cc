@@ -127,6 +127,30 @@ TEST_F(HubLocksTest, AFileThatAnotherHasTakenIsUsedAsTheBlob) {
   EXPECT_EQ(Weights(Fetch()), weights_);
 }
 
+TEST_F(HubLocksTest, WithoutLocksAndLinksProcessesFetchAtTheSameTime) {
+  setenv("HF_HUB_DISABLE_SYMLINKS", "1", 1);
+  no_locks = true;
+  for (int i = 0; i < 5; ++i) {
+    std::filesystem::remove_all(root_ + "/hub");
+    EXPECT_EQ(FetchInProcesses(4), 4);
+  }
+  // One of them may move the blob before another can.
+  const HubCache cache(root_ + "/hub", kModel);
+  const std::string path = cache.SnapshotPath(kCommit, "vocab.txt");
+  const auto link = [&](bool is_new) {
+    cache.Link(kCommit, "vocab.txt", GitEtag("[PAD]\n[UNK]\n"), /*use_symlinks=*/false, is_new);
+  };
+  std::filesystem::remove(cache.BlobPath(GitEtag("[PAD]\n[UNK]\n")));
+  for (const bool is_new : {true, false}) {
+    link(is_new);
+    EXPECT_EQ(ReadFile(path), "[PAD]\n[UNK]\n");
+  }
+  std::filesystem::remove(path);
+  for (const bool is_new : {true, false}) {
+    ExpectError([&] { link(is_new); }, path + ": No such file or directory");
+  }
+}
+
 TEST_F(HubLocksTest, WithoutLocksABrokenDownloadLeavesNothing) {
   no_locks = true;
   cdn_.Fail({.path = "/stored/", .times = -1, .status = 404});
