@@ -143,10 +143,11 @@ std::optional<ResolvedCheckpoint> Resolver::EarlierCommit(const CheckpointParts&
 ResolvedCheckpoint Resolver::FromCache(const std::optional<std::string>& known,
                                        const CheckpointParts& parts) {
   if (known) {
-    if (const auto whole = WholeOrNone(*known, parts)) return *whole;
+    std::string problem =
+        "the cache has not all that is needed of " + model_ + " of commit " + *known;
+    if (const auto whole = WholeOrNone(*known, parts, &problem)) return *whole;
     if (const auto earlier = EarlierCommit(parts)) {
-      PrintNote("note: the cache has not all that is needed of " + model_ + " of commit " + *known +
-                ", so commit " + earlier->commit + " is used");
+      PrintNote("note: " + problem + ", so commit " + earlier->commit + " is used");
       return *earlier;
     }
     if (IsThere(*known)) return Whole(*known, parts);  // throws

@@ -341,6 +341,21 @@ TEST_F(HubUpdatesTest, DamageThatCannotBeMendedIsAnError) {
   SetFolderRights(root_ + "/hub", fs::perms(0755));
 }
 
+TEST_F(HubUpdatesTest, DamageIsNamedOffline) {
+  Fetch();
+  MoveBranch();
+  Fetch();
+  HubSettings settings = Settings();
+  settings.check_cached = settings.offline = true;
+  const std::string path = Cache() + "/snapshots/" + kSecond + "/model.safetensors";
+  std::ofstream(fs::canonical(path), std::ios::app) << "x";
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(FetchCheckpoint(kModel, kAllParts, settings).commit, kCommit);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "note: " + path + ": is damaged: its hash is not its name, so commit " + kCommit +
+                " is used\n");
+}
+
 TEST_F(HubUpdatesTest, APartOfTheNewCommitDoesNotHideTheOldOne) {
   Fetch();
   MoveBranch();
