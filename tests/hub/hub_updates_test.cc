@@ -409,6 +409,22 @@ TEST_F(HubUpdatesTest, FilesWithoutLinksLeaveTheLinksOfOtherCommits) {
   }
 }
 
+TEST_F(HubUpdatesTest, FilesWithoutLinksLeaveTheLinksToADamagedBlob) {
+  Fetch();
+  new_weights_ = weights_;
+  MoveBranch();
+  std::string damaged = weights_;
+  damaged[70'000] ^= 1;
+  PublishText(Cache() + "/blobs/" + LfsEtag(weights_), damaged);
+  HubSettings settings = Settings();
+  settings.check_cached = true;
+  settings.use_symlinks = false;
+  EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_);
+  EXPECT_FALSE(fs::is_symlink(Cache() + "/snapshots/" + kSecond + "/model.safetensors"));
+  EXPECT_TRUE(fs::is_symlink(Cache() + "/snapshots/" + kCommit + "/model.safetensors"));
+  EXPECT_EQ(Weights(Cache() + "/snapshots/" + kCommit), weights_);
+}
+
 TEST_F(HubUpdatesTest, TheLatestEarlierCommitIsUsed) {
   const auto add_snapshot = [&](char digit) {
     const std::string folder = Cache() + "/snapshots/" + std::string(40, digit);
