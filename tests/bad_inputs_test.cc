@@ -58,6 +58,7 @@ PackedSequences Sequences(const Tensor& cu_seqlens) {
 const Input kEnds = {{3}, DType::kI32, {0, 3, 5}};  // of sequences with five tokens
 const Input kClasses = {{4}, DType::kI64, {0, 2, 1, 0}};
 
+// It is long because it is a table: one statement for each op.
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   const auto add = [&](const std::string& op, std::vector<Input> inputs,

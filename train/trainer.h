@@ -167,6 +167,9 @@ class Trainer {
   void WriteCheckpointFiles(const std::string& dir);
   // Takes the result of a checkpoint that was written. `wait`: waits until there is one.
   void FinishSaving(bool wait);
+  // On the main process: tells the callbacks how a save has ended, and forgets a best model that
+  // was not saved.
+  void NoteSaved(const SavedCheckpoint& saved);
   // If save_failure is "stop" and a checkpoint has failed, throws on all ranks.
   void StopIfSavingFailed();
   // Saves where the training stops before its end, and waits until that is on the disk.
@@ -212,8 +215,10 @@ class Trainer {
   void AgreeOnBest();
   // Warns if a model was better than the one that is loaded at the end, and is lost.
   void WarnOfLostBest();
-  // Warns if another training's model lies where the best one was.
-  void WarnOfStrangeBest();
+  // Warns if there is a best metric, but no checkpoint with its model.
+  void WarnOfMissingBest();
+  // Returns true if the best model is that of an earlier step whose checkpoint isn't there.
+  bool BestIsUnsaved() const;
   // Gives the model the values of the best checkpoint, or of the copy in memory. If the checkpoint
   // is gone or damaged, warns and leaves the model as it is after the last step.
   void LoadBestModel();
@@ -325,7 +330,8 @@ class Trainer {
   Tensor values_before_;                // its values, if they were in memory only
   std::optional<BestModel> lost_best_;  // the best one whose checkpoint has failed
   bool save_has_failed_ = false;        // on the main process: since the last AgreeOnBest
-  bool model_is_best_ = false;          // LoadBestModel has given the model the best one's values
+  // LoadBestModel has given the model the values of an earlier step.
+  bool model_is_best_ = false;
   std::vector<std::string> notes_;
   Clock::time_point saved_time_ = Clock::now();
   std::optional<Error> save_error_;  // on the main process, if save_failure is "stop"

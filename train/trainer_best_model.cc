@@ -78,6 +78,13 @@ void Trainer::ForgetUnsavedBest(const SavedCheckpoint& failed) {
   if (best_before_.is_in_memory) best_values_ = values_before_;
 }
 
+bool Trainer::BestIsUnsaved() const {
+  if (state_.best_model_checkpoint.empty() || state_.best_global_step == state_.global_step)
+    return false;
+  std::error_code code;
+  return !fs::exists(fs::path(state_.best_model_checkpoint) / kManifestFile, code);
+}
+
 void Trainer::AgreeOnBest() {
   if (!keeps_checkpoints() || !accelerator_.use_distributed()) return;
   json news;  // null: no save has failed since the last time
@@ -120,11 +127,11 @@ void Trainer::WarnOfLostBest() {
                                  ", could not be saved; the model is that of " + kept);
 }
 
-void Trainer::WarnOfStrangeBest() {
+void Trainer::WarnOfMissingBest() {
   if (!state_.best_global_step || lost_best_ || !accelerator_.is_main_process()) return;
-  Call(&Callback::OnWarning, "warning: the checkpoint with the best model, that of step " +
+  Call(&Callback::OnWarning, "warning: no checkpoint holds the best model, that of step " +
                                  std::to_string(*state_.best_global_step) +
-                                 ", is another training's now; the model is that of the last step");
+                                 "; the model is that of the last step");
 }
 
 void Trainer::LoadBestModel() {
@@ -133,13 +140,13 @@ void Trainer::LoadBestModel() {
   Tensor values = optimizer_.arena().values();
   if (best_values_.defined()) {
     values.CopyFrom(best_values_);
-    model_is_best_ = true;
+    model_is_best_ = state_.best_global_step != state_.global_step;
     return;
   }
   // The main process knows whether the best checkpoint has reached the disk.
   const std::string best = accelerator_.GatherObject(state_.best_model_checkpoint)[0];
   state_.best_model_is_gone = best.empty();
-  if (best.empty()) return WarnOfStrangeBest();
+  if (best.empty()) return WarnOfMissingBest();
   // The parameters stay as they are until all ranks have read the best ones as a whole.
   Tensor loaded;
   const std::string own_problem = ReadBest(best, loaded);
@@ -151,7 +158,7 @@ void Trainer::LoadBestModel() {
   state_.best_model_is_gone = !problem.empty();
   if (problem.empty()) {
     values.CopyFrom(loaded);
-    model_is_best_ = true;
+    model_is_best_ = state_.best_global_step != state_.global_step;
   } else if (accelerator_.is_main_process()) {
     Call(&Callback::OnWarning, "warning: " + problem + "; the model is that of the last step");
   }

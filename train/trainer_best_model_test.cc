@@ -358,9 +358,34 @@ TEST(TrainerBestModelTest, TheBestOfBeforeStaysAfterAMove) {
           [](const Trainer& trainer) { return trainer.notes().back() + "|" + last_warning; },
           std::make_shared<Listener>()),
       "warning: " + Folder("moved") + "/checkpoint-" + step +
-          " with the best model is another training's now|warning: the checkpoint with the best "
+          " with the best model is another training's now|warning: no checkpoint holds the best "
           "model, that of step " +
-          step + ", is another training's now; the model is that of the last step");
+          step + "; the model is that of the last step");
+}
+
+// The best step of before had no checkpoint, since the best model was not asked for.
+TEST(TrainerBestModelTest, ABestWithoutACheckpointIsTold) {
+  const auto change = [](TrainingArguments& a) {
+    KeepTheBest(a);
+    a.save_steps = 16;
+    a.greater_is_better = true;
+    a.metric_for_best_model = "loss";
+    a.load_best_model_at_end = false;
+  };
+  Remove("untold");
+  TrainAndLook(Arguments("untold", change), 1, {});
+  TrainingArguments arguments = Arguments("untold", change);
+  arguments.load_best_model_at_end = true;
+  arguments.num_train_epochs = 3;
+  arguments.resume_anyway = true;
+  arguments.resume_from_checkpoint = "true";
+  const auto look = [](const Trainer& trainer) {
+    return std::to_string(*trainer.state().best_global_step) + "|" + last_warning;
+  };
+  const std::string said = TrainAndLook(arguments, 1, look, std::make_shared<Listener>());
+  const std::string step = said.substr(0, said.find('|'));
+  EXPECT_EQ(said, step + "|warning: no checkpoint holds the best model, that of step " + step +
+                      "; the model is that of the last step");
 }
 
 // Only the model of the best checkpoint matters to a resume. Its state may be damaged. Its log may

@@ -202,27 +202,29 @@ void Trainer::FinishSaving(bool wait) {
       continue;
     }
     if (!accelerator_.is_main_process()) return;
-    if (!saved->error) {
-      if (!arguments_.save_only_model) last_checkpoint_ = saved->path;
-      Call(&Callback::OnCheckpoint, saved->path);
-      return;
-    }
-    ForgetUnsavedBest(*saved);
-    if (arguments_.save_failure == "stop" && keeps_checkpoints()) {
-      save_error_ = Error(absl::StatusCode::kInternal,
-                          "no checkpoint was saved after step " + std::to_string(saved->step) +
-                              ": " + saved->error->message(),
-                          saved->error->hint());
-      return;
-    }
-    // Somebody may have removed it meanwhile.
-    std::error_code code;
-    const bool has_last =
-        !last_checkpoint_.empty() && fs::exists(fs::path(last_checkpoint_) / kManifestFile, code);
-    Call(&Callback::OnWarning, "warning: no checkpoint was saved after step " +
-                                   std::to_string(saved->step) + ": " + saved->error->message() +
-                                   (has_last ? "; the newest one is " + last_checkpoint_ : ""));
+    return NoteSaved(*saved);
   }
+}
+
+void Trainer::NoteSaved(const SavedCheckpoint& saved) {
+  if (!saved.error) {
+    if (!arguments_.save_only_model) last_checkpoint_ = saved.path;
+    Call(&Callback::OnCheckpoint, saved.path);
+    return;
+  }
+  ForgetUnsavedBest(saved);
+  const std::string problem = "no checkpoint was saved after step " + std::to_string(saved.step) +
+                              ": " + saved.error->message();
+  if (arguments_.save_failure == "stop" && keeps_checkpoints()) {
+    save_error_ = Error(absl::StatusCode::kInternal, problem, saved.error->hint());
+    return;
+  }
+  // Somebody may have removed it meanwhile.
+  std::error_code code;
+  const bool has_last =
+      !last_checkpoint_.empty() && fs::exists(fs::path(last_checkpoint_) / kManifestFile, code);
+  Call(&Callback::OnWarning,
+       "warning: " + problem + (has_last ? "; the newest one is " + last_checkpoint_ : ""));
 }
 
 void Trainer::StopIfSavingFailed() {
@@ -242,21 +244,35 @@ void Trainer::SaveInterrupted() {
 }
 
 std::string Trainer::SaveCheckpointAlone(bool complete) {
-  if (!complete || optimizer_.shards() != nullptr || arguments_.save_only_model) {
+  // This rank writes alone, so what it has begun to write comes to its end.
+  while (saver_ && saver_->active()) {
+    const std::optional<SavedCheckpoint> saved = saver_->Poll();
+    if (!saved) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (saved && accelerator_.is_main_process()) NoteSaved(*saved);
+  }
+  const bool can_be_saved =
+      complete && optimizer_.shards() == nullptr && !arguments_.save_only_model;
+  const std::optional<FoundCheckpoint> newest = NewestOwnCheckpoint();
+  // If the main process has not finished the best checkpoint, an older one leads to that model
+  // again, and a new one would not.
+  if (newest && (!can_be_saved || BestIsUnsaved()))
+    return "; training can go on from " + newest->path;
+  if (!can_be_saved) {
     // The lost rank has taken its part of the moments with it.
-    if (const auto newest = NewestOwnCheckpoint())
-      return "; training can go on from " + newest->path;
     return "; training can't go on from it: " +
            (arguments_.save_only_model
                 ? OptionName("save_only_model") + " leaves out what that needs"
                 : OptionName("save_steps") + " saves checkpoints next time");
   }
-  // This rank writes alone, so what it has begun to write comes to its end.
-  while (saver_ && saver_->active() && !saver_->Poll())
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   state_.num_input_tokens_seen = tokens_of_steps_;
   CheckpointSaver saver(out_->path(), nullptr);
   if (run_ == 0) run_ = NextRun(saver.parent());
+  if (state_.best_global_step == state_.global_step) {
+    state_.best_model_checkpoint = saver.parent() + "/" + CheckpointName(state_.global_step);
+  } else if (BestIsUnsaved()) {
+    ForgetUnsavedBest(
+        {.path = state_.best_model_checkpoint, .step = state_.global_step, .error = {}});
+  }
   saver.Start(MakeCheckpointJob(saver, /*writes_model=*/true), /*beside=*/false);
   const std::optional<SavedCheckpoint> saved = saver.Poll();
   if (saved->error) return "; no checkpoint was saved: " + saved->error->message();

@@ -1,5 +1,6 @@
 // Tests which model is left in the output folder if a rank is lost at a bad moment.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -144,16 +145,16 @@ TrainingArguments ArgumentsForTheBest(const std::string& folder) {
   return arguments;
 }
 
-// Trains on two ranks. Returns the hint of rank 1's error.
-std::string TrainWith(const TrainingArguments& arguments,
-                      const std::shared_ptr<Callback>& callback_of_rank_0) {
+// Trains on two ranks, of which `lost` has a callback more. Returns the hint of the other's error.
+std::string TrainWith(const TrainingArguments& arguments, int lost = 0,
+                      const std::shared_ptr<Callback>& callback = nullptr) {
   const std::vector<RankResult> results = RunRanks(2, [&](const ProcessEnvironment& env) {
     AcceleratorOptions options = AcceleratorOptionsOf(arguments);
     options.environment = env;
     options.timeout = std::chrono::seconds(30);
     Accelerator accelerator(options);
     std::vector<std::shared_ptr<Callback>> callbacks = {std::make_shared<StateCallback>()};
-    if (env.rank == 0 && callback_of_rank_0 != nullptr) callbacks.push_back(callback_of_rank_0);
+    if (env.rank == lost && callback != nullptr) callbacks.push_back(callback);
     const TrainerInputs inputs = {
         .model = TinyBert(), .train = TinyData(16), .evaluation = TinyData(6)};
     Trainer trainer(arguments, accelerator, inputs, callbacks);
@@ -164,7 +165,7 @@ std::string TrainWith(const TrainingArguments& arguments,
     }
     return std::string("nothing was lost");
   });
-  return results[1].said;
+  return results[static_cast<size_t>(1 - lost)].said;
 }
 
 std::string ModelIn(const std::string& folder) { return ReadFile(folder + "/model.safetensors"); }
@@ -192,8 +193,8 @@ class EndsInTheLastSave : public Callback {
 TEST(TrainerLostRanksTest, TheLastCheckpointStaysAsItIsWhileTheBestModelIsSaved) {
   const TrainingArguments whole = ArgumentsForTheBest("trainer_lost_at_no_time_test"),
                           lost = ArgumentsForTheBest("trainer_lost_in_the_last_save_test");
-  EXPECT_EQ(TrainWith(whole, nullptr), "nothing was lost");
-  const std::string said = TrainWith(lost, std::make_shared<EndsInTheLastSave>());
+  EXPECT_EQ(TrainWith(whole), "nothing was lost");
+  const std::string said = TrainWith(lost, 0, std::make_shared<EndsInTheLastSave>());
   const std::string& folder = lost.output_dir;
   const int64_t best = BestStepIn(whole.output_dir);
   ASSERT_NE(best, 16);
@@ -227,12 +228,78 @@ class EndsBeforeTheBestIsRead : public Callback {
 TEST(TrainerLostRanksTest, TheLastModelIsSavedIfARankIsLostBeforeTheBestIsRead) {
   const TrainingArguments arguments = ArgumentsForTheBest("trainer_lost_before_the_best_test");
   const std::string& folder = arguments.output_dir;
-  EXPECT_EQ(TrainWith(arguments, nullptr), "nothing was lost");
+  EXPECT_EQ(TrainWith(arguments), "nothing was lost");
   const int64_t best = BestStepIn(folder);
   fs::remove_all(folder);
-  const std::string said = TrainWith(arguments, std::make_shared<EndsBeforeTheBestIsRead>(best));
+  const std::string said = TrainWith(arguments, 0, std::make_shared<EndsBeforeTheBestIsRead>(best));
   EXPECT_TRUE(said.ends_with(Words(16, folder))) << said;
   EXPECT_TRUE(ModelIn(folder) == ModelIn(folder + "/checkpoint-16"));
+}
+
+nlohmann::json StateIn(const std::string& folder) {
+  return nlohmann::json::parse(ReadFile(folder + "/trainer_state.json"));
+}
+
+// Ends the rank once the best model is known, and before its checkpoint is begun.
+class EndsInTheBestEvaluation : public Callback {
+ public:
+  explicit EndsInTheBestEvaluation(int64_t best) : best_(best) {}
+  void OnEvaluate(const TrainingArguments&, const TrainerState& state, TrainerControl&,
+                  const nlohmann::json&) override {
+    if (state.global_step == best_) _exit(9);
+  }
+  bool SetsControl() const override { return false; }
+
+ private:
+  int64_t best_;
+};
+
+TEST(TrainerLostRanksTest, TheCheckpointOfTheBestStepIsTheBest) {
+  const TrainingArguments arguments = ArgumentsForTheBest("trainer_lost_at_the_best_test");
+  const std::string& folder = arguments.output_dir;
+  EXPECT_EQ(TrainWith(arguments), "nothing was lost");
+  const int64_t best = BestStepIn(folder);
+  fs::remove_all(folder);
+  TrainWith(arguments, 1, std::make_shared<EndsInTheBestEvaluation>(best));
+  const std::string checkpoint = folder + "/" + CheckpointName(best);
+  EXPECT_EQ(StateIn(checkpoint).at("best_model_checkpoint"), checkpoint);
+}
+
+// The checkpoint of the best step never ends, and neither does the rank that writes it until the
+// step after it.
+class EndsWhileTheBestIsWritten : public Callback {
+ public:
+  explicit EndsWhileTheBestIsWritten(int64_t best) : best_(best) {}
+  void OnSave(const TrainingArguments&, const TrainerState& state, TrainerControl&,
+              const std::string& dir) override {
+    if (state.global_step == best_) mkfifo((dir + "/endless").c_str(), 0600);
+  }
+  void OnStepEnd(const TrainingArguments&, const TrainerState& state, TrainerControl&) override {
+    if (state.global_step == best_ + 1) _exit(9);
+  }
+  bool SetsControl() const override { return false; }
+
+ private:
+  int64_t best_;
+};
+
+TEST(TrainerLostRanksTest, NoCheckpointNamesABestThatWasNeverSaved) {
+  TrainingArguments arguments = ArgumentsForTheBest("trainer_lost_with_the_best_test");
+  const std::string& folder = arguments.output_dir;
+  EXPECT_EQ(TrainWith(arguments), "nothing was lost");
+  const int64_t best = BestStepIn(folder);
+  arguments.save_total_limit = 1;
+  for (const int64_t every : {best, int64_t{1}}) {
+    fs::remove_all(folder);
+    arguments.save_steps = arguments.eval_steps = every;
+    const std::string said =
+        TrainWith(arguments, 0, std::make_shared<EndsWhileTheBestIsWritten>(best));
+    // An older checkpoint leads to the best model again. Without one there is no best model.
+    const int64_t newest = every < best ? best - every : best + 1;
+    const std::string checkpoint = folder + "/" + CheckpointName(newest);
+    EXPECT_TRUE(said.ends_with("; training can go on from " + checkpoint)) << said;
+    EXPECT_EQ(StateIn(checkpoint).at("best_model_checkpoint").is_null(), every == best) << every;
+  }
 }
 
 }  // namespace

@@ -155,8 +155,9 @@ void Trainer::EvaluateNow() {
   const nlohmann::json metrics = EvalMetrics(evaluation, *inputs_.evaluation, arguments_.task_name);
   CountBesideSteps(begin);
   const double metric = metrics.at(metric_name_).get<double>();
-  scheduler_->StepMetric(metric);
+  // This may meet a lost rank, and then the evaluation is done again after a resume.
   UpdateBest(metric);
+  scheduler_->StepMetric(metric);
   Log(metrics);
   Call(&Callback::OnEvaluate, metrics);
 }

@@ -147,6 +147,9 @@ void FinetuneRun::Load() {
     _exit(InterruptedExitCode(signal_number));
   });
   task_ = LoadTask(options_, accelerator_, parsed_.open_columns);
+  if (out_) {
+    for (std::string& note : NotesOfCutSaves(*out_)) task_.notes.push_back(std::move(note));
+  }
   CheckMetricName();
   PrintColumnNotes(task_, accelerator_);
 }

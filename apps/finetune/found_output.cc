@@ -41,6 +41,24 @@ void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options) {
                         "choose another folder or pass --overwrite_output_dir");
 }
 
+std::vector<std::string> NotesOfCutSaves(const OutputDir& out) {
+  std::vector<std::string> notes;
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(out.path(), code)) {
+    const auto has_files = [&](const char* part) {
+      return std::filesystem::directory_iterator(entry.path() / part, code) !=
+             std::filesystem::directory_iterator();
+    };
+    if (!entry.path().filename().string().starts_with(".partial.")) continue;
+    if (has_files("old") || has_files("new")) {
+      notes.push_back(entry.path().string() +
+                      " has files of a model that was being saved when the program was killed: "
+                      "those of the model before in old, the new ones in new");
+    }
+  }
+  return notes;
+}
+
 nlohmann::json ReadResults(const std::string& file) try {
   const std::string text = ReadRegularFile(file);
   CheckJsonNesting(text, file);

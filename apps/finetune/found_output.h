@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "lathe/train/support/output_dir.h"
 #include "lathe/train/support/training_arguments.h"
@@ -15,6 +16,10 @@ void CheckHidesNoModel(const FinetuneArguments& options);
 
 // Throws if the folder holds another model: results that lie beside a model are taken for its own.
 void CheckNoOtherModel(const OutputDir& out, const FinetuneArguments& options);
+
+// Returns a note for each folder with files of a model, old or new, that a program was replacing
+// when it was killed.
+std::vector<std::string> NotesOfCutSaves(const OutputDir& out);
 
 // Returns the results in a file such as all_results.json. The object is empty if there is no such
 // file, or no JSON object in it that can be read.

@@ -111,5 +111,22 @@ TEST_F(OutputFolderTest, OldResultsThatCantBeReadAreNone) {
   }
 }
 
+// A program was killed while it replaced the model, and has left the old one in its own folder.
+TEST_F(OutputFolderTest, FilesOfAModelThatWasNotReplacedAreTold) {
+  fs::create_directories(Path("out/.partial.7/old"));
+  fs::create_directories(Path("out/.partial.8/old"));
+  const RunResult without = RunProgram("finetune", Options({"--overwrite_output_dir"}));
+  EXPECT_EQ(without.exit_code, 0) << without.err;
+  EXPECT_FALSE(Contains(without.out, ".partial.")) << without.out;
+  Write("out/.partial.7/old/config.json", "{}");
+  const RunResult with = RunProgram("finetune", Options({"--overwrite_output_dir"}));
+  EXPECT_EQ(with.exit_code, 0) << with.err;
+  EXPECT_TRUE(
+      Contains(with.out, Path("out/.partial.7") + " has files of a model that was being saved"))
+      << with.out;
+  EXPECT_FALSE(Contains(with.out, ".partial.8")) << with.out;
+  EXPECT_EQ(Read("out/.partial.7/old/config.json"), "{}");
+}
+
 }  // namespace
 }  // namespace lathe

@@ -15,6 +15,11 @@ constexpr size_t kMostPoints = 400;               // of a curve
 constexpr size_t kMostMarkers = 40;               // points that are also drawn as dots
 constexpr size_t kMostBarNames = 12;              // that fit below the bars
 
+// A span below this share of its numbers comes of rounding, and has no ticks.
+constexpr double kLeastSpan = 1e-9;
+
+double LargestOf(double low, double high) { return std::max(std::abs(low), std::abs(high)); }
+
 // The smallest range that holds what it was given.
 struct Range {
   double low = std::numeric_limits<double>::infinity();
@@ -28,7 +33,9 @@ struct Range {
   // Returns a range with an inside, and a margin of the share `margin` on both sides.
   Range Widened(double margin) const {
     if (!(low <= high)) return {0, 1};
-    const double width = high > low ? (high - low) * margin : std::max(std::abs(high) * 0.1, 1e-9);
+    const double largest = LargestOf(low, high), span = high - low;
+    const double width =
+        span > largest * kLeastSpan ? span * margin : std::max(largest * 0.1, 1e-9);
     return {low - width, high + width};
   }
 };
@@ -225,7 +232,7 @@ Series Thinned(const Series& series, size_t most) {
 }
 
 std::vector<double> RoundTicks(double low, double high, int most) {
-  if (!(low < high) || most < 1) return {};
+  if (!(high - low > LargestOf(low, high) * kLeastSpan) || most < 1) return {};
   const double least = (high - low) / most;
   const double power = std::pow(10.0, std::floor(std::log10(least)));
   double step = 10 * power;

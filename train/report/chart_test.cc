@@ -20,6 +20,10 @@ TEST(RoundTicks, LieInsideAtRoundDistances) {
   EXPECT_EQ(RoundTicks(-2, 2, 4), (std::vector<double>{-2, -1, 0, 1, 2}));
   EXPECT_EQ(RoundTicks(1, 1, 4), std::vector<double>());
   EXPECT_EQ(RoundTicks(0, std::nan(""), 4), std::vector<double>());
+  EXPECT_EQ(RoundTicks(-std::numeric_limits<double>::infinity(), 1, 4), std::vector<double>());
+  // A perfect accuracy beside a correlation that rounding leaves below 1.
+  EXPECT_EQ(RoundTicks(1 - 1.1e-16, 1, 5), std::vector<double>());
+  EXPECT_EQ(RoundTicks(3e20, 3e20 + 65536, 5), std::vector<double>());
   for (double width = 1e-7; width < 1e9; width *= 3.7) {
     const std::vector<double> ticks = RoundTicks(-width / 3, width, 5);
     EXPECT_GE(ticks.size(), 2u) << width;
