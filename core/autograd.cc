@@ -163,6 +163,20 @@ Tensor Checkpoint(const std::function<Tensor(const Tensor&)>& f, const Tensor& x
   });
 }
 
+namespace {
+
+// Returns true if broadcasting a tensor of shape `from` can give shape `to`.
+bool IsBroadcast(const Shape& from, const Shape& to) {
+  if (from.size() > to.size()) return false;
+  const size_t added = to.size() - from.size();
+  for (size_t d = 0; d < from.size(); ++d) {
+    if (from[d] != 1 && from[d] != to[added + d]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 bool BackwardContext::NeedsInputGrad(size_t i) const { return NeedsGrad(node_.inputs.at(i)); }
 
 void BackwardContext::SetGrad(size_t i, Tensor grad) {
@@ -171,7 +185,12 @@ void BackwardContext::SetGrad(size_t i, Tensor grad) {
   Check(grad.dtype() == input.dtype(), node_.op, "gradient of input ", i, " has ",
         ToString(grad.dtype()), " but the input has ", ToString(input.dtype()));
   grads_.resize(node_.inputs.size());
-  grads_[i] = SumToShape(grad, input.shape());
+  if (grad.shape() != input.shape()) {
+    Check(IsBroadcast(input.shape(), grad.shape()), node_.op, "gradient of input ", i,
+          " must have shape ", input.shape(), " but has ", grad.shape());
+    grad = SumToShape(grad, input.shape());
+  }
+  grads_[i] = std::move(grad);
 }
 
 Tensor BackwardContext::LeafGrad(size_t i) {

@@ -80,6 +80,38 @@ TEST(Autograd, UserDefinedFunctionMustReturnAllGradients) {
   EXPECT_THROW(Backward(y), Error);
 }
 
+// Returns gradients of the shapes that it is made with.
+struct WrongShapes : Function {
+  explicit WrongShapes(std::vector<Shape> shapes) : shapes_(std::move(shapes)) {}
+  const char* name() const override { return "wrong_shapes"; }
+  Tensor Forward(const Tensors& x) override { return Mul(x[0], x[1]); }
+  Tensors Backward(const Tensor&) override {
+    return {Tensor::Full(shapes_[0], 1), Tensor::Full(shapes_[1], 1)};
+  }
+  std::vector<Shape> shapes_;
+};
+
+TEST(Autograd, GradientsOfWrongShapesAreNamed) {
+  const auto message = [](Shape a, Shape b) -> std::string {
+    Tensor x = Tensor::Full({2, 3}, 2).SetRequiresGrad(true);
+    Tensor y = Tensor::Full({3}, 2).SetRequiresGrad(true);
+    try {
+      Backward(Sum(Apply<WrongShapes>({x, y}, std::vector<Shape>{a, b})));
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return ToString(x.grad().shape()) + ToString(y.grad().shape());
+  };
+  EXPECT_EQ(message({7}, {3}),
+            "[wrong_shapes] gradient of input 0 must have shape [2, 3] but has [7]");
+  EXPECT_EQ(message({2, 3}, {4, 2}),
+            "[wrong_shapes] gradient of input 1 must have shape [3] but has [4, 2]");
+  EXPECT_EQ(message({3}, {3}),
+            "[wrong_shapes] gradient of input 0 must have shape [2, 3] but has [3]");
+  EXPECT_EQ(message({2, 3}, {2, 3}), "[2, 3][3]");     // what was broadcast is summed
+  EXPECT_EQ(message({5, 2, 3}, {2, 3}), "[2, 3][3]");  // over any number of dimensions
+}
+
 TEST(Autograd, NoGradGuardRecordsNothing) {
   const Tensor x = Leaf({1, 2});
   {
