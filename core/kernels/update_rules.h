@@ -158,11 +158,20 @@ struct Adafactor {
   float least_square = 0;  // of an estimated second moment
   float least = 0, most = 1;
   bool scales = true;  // by the root mean square of the values
+  // Divides by the root of a row's moment and by that of a column's, one after the other. Then no
+  // product of small or large moments leaves the range of float32.
+  bool divides_twice = false;
   const FactoredShape* shapes =
       nullptr;  // by DeviceRange::counter, on the device; null on the host
   template <typename T>
-  constexpr T Estimate(T row, T col, T mean) const {
-    return Limited(row * col / mean);
+  static constexpr T RootOfRow(T row, T mean) {
+    return std::sqrt(row) / std::sqrt(mean);
+  }
+  // Returns u of an element of a matrix whose gradient is g.
+  template <typename T>
+  constexpr T Update(T g, T row, T col, T mean) const {
+    if (divides_twice) return g / RootOfRow(row, mean) / std::sqrt(col);
+    return g / std::sqrt(Limited(row * col / mean));
   }
   template <typename T>
   constexpr T Limited(T square) const {

@@ -84,7 +84,8 @@ Adafactor::Adafactor(std::vector<ParameterGroup> groups, AdafactorOptions o)
            .least_square = o.transformers ? 0 : static_cast<float>(eps1 * eps1),
            .least = static_cast<float>(o.eps2),
            .most = static_cast<float>(o.d),
-           .scales = !o.transformers};
+           .scales = !o.transformers,
+           .divides_twice = o.transformers};
   int64_t begin = 0;
   for (const Range& range : ranges_) {
     const Shape& shape = range.parameter.shape();
@@ -154,12 +155,20 @@ void Adafactor::Update(size_t i, const DeviceRates& rates, const float* grads) {
       moments[k] += rates.take * (g[k] * g[k] + rule.added - moments[k]);
     }
   }
+  // The roots by which rule.Update divides, if there are two for each element.
+  std::vector<float> roots;
+  if (s.cols > 0 && rule.divides_twice) {
+    for (int64_t row = 0; row < s.NumRows(); ++row)
+      roots.push_back(rule.RootOfRow(moments[row], means[row / s.rows]));
+    for (int64_t c = s.NumRows(); c < s.Size(); ++c) roots.push_back(std::sqrt(moments[c]));
+  }
   // The update of element k.
   const auto update = [&](int64_t k) {
     if (s.cols == 0) return g[k] / std::sqrt(rule.Limited(moments[k]));
     const int64_t row = k / s.cols, matrix = row / s.rows;
-    const float col = moments[s.NumRows() + matrix * s.cols + k % s.cols];
-    return g[k] / std::sqrt(rule.Estimate(moments[row], col, means[matrix]));
+    const int64_t col = s.NumRows() + matrix * s.cols + k % s.cols;
+    if (rule.divides_twice) return g[k] / roots[row] / roots[col];
+    return rule.Update(g[k], moments[row], moments[col], means[matrix]);
   };
   const double values = SumOf(n, [&](int64_t k) { return static_cast<double>(p[k]) * p[k]; });
   const double updates = SumOf(n, [&](int64_t k) {

@@ -102,7 +102,7 @@ __device__ inline float UpdateOf(const Adafactor& rule, const FactoredShape& sha
   if (shape.cols == 0) return grad / sqrtf(rule.Limited(moments[i]));
   const int64_t row = i / shape.cols, matrix = row / shape.rows;
   const float col = moments[shape.NumRows() + matrix * shape.cols + i % shape.cols];
-  return grad / sqrtf(rule.Estimate(moments[row], col, means[matrix]));
+  return rule.Update(grad, moments[row], col, means[matrix]);
 }
 
 __global__ void AdafactorSums(UpdateMemory memory, Adafactor rule, const float* means,
