@@ -307,7 +307,8 @@ void ClearStaleGrad(LeafGradient& gradient) {
   } else {
     buffer.Fill(0);
   }
-  gradient.rows.emplace();
+  // Without elements or dimensions there are no rows to know of.
+  if (buffer.ndim() > 0 && buffer.numel() > 0) gradient.rows.emplace();
 }
 
 namespace {

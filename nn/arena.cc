@@ -172,7 +172,8 @@ void ParameterArena::ReattachGradients() {
     p.SetGrad(view);
     if (own.defined()) continue;
     p.impl()->mutable_gradient().is_stale = true;
-    if (fresh) p.impl()->mutable_gradient().rows.emplace();  // there is nothing to clear
+    // There is nothing to clear. A scalar has no rows.
+    if (fresh && p.ndim() > 0 && p.numel() > 0) p.impl()->mutable_gradient().rows.emplace();
   }
 }
 

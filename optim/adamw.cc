@@ -83,6 +83,7 @@ NamedSettings AdamW::Settings() const {
 void AdamW::AddChanged(size_t i, bool marked, std::vector<ElementRange>& changed) {
   const Range& range = ranges_[i];
   const ElementRange all = {range.begin, range.begin + range.parameter.numel()};
+  if (all.size() == 0) return;
   // A factor that is not finite turns gradients of 0 into NaN, in all rows that a block touches.
   any_row_[i] = any_row_[i] || !marked || !std::isfinite(range.parameter.impl()->gradient().scale);
   if (any_row_[i]) return changed.push_back(all);
@@ -139,7 +140,7 @@ void AdamW::FindActive(size_t i) {
     for (int64_t begin = own.begin; begin < own.end; begin += cpu::kAdamWBlock)
       active_[i].push_back(has_moments(begin, std::min(begin + cpu::kAdamWBlock, own.end)));
   }
-  any_row_[i] = !arena_->entries()[i].parameter.is_table;
+  any_row_[i] = !arena_->entries()[i].parameter.is_table || range.parameter.numel() == 0;
   rows_[i].clear();
   if (any_row_[i]) return;
   const int64_t rows = range.parameter.dim(0), width = range.parameter.numel() / rows;

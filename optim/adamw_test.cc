@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/embedding.h"
@@ -132,6 +133,64 @@ TEST(AdamW, KnownRowsChangeNothing) {
   };
   const std::vector<float> plain = train(false), with_rows = train(true);
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_FLOAT_EQ(plain[i], with_rows[i]) << i;
+}
+
+void Reload(Optimizer& optimizer) {
+  StateDict state;
+  CopyState(optimizer.StateDict(), state);
+  optimizer.LoadStateDict(state);
+}
+
+// A scalar has no rows and an empty parameter no elements, whatever is known of gradients' rows.
+TEST(AdamW, ScalarsAndEmptyParameters) {
+  const auto train = [](const Shape& shape, double lr, double weight_decay, int unused) {
+    const Parameter w = MakeParameter("w", {1, 2, 3, 4}, {4});
+    Parameter p = {.name = "p", .tensor = Tensor::Full(shape, 0.5).SetRequiresGrad(true)};
+    AdamW optimizer({w, p}, {.lr = lr, .weight_decay = weight_decay});
+    for (int step = 0; step < 4; ++step) {
+      Tensor loss = Sum(Mul(w.tensor, w.tensor));
+      if (step % 2 != unused) loss = Add(loss, Sum(Mul(p.tensor, p.tensor)));
+      Backward(loss);
+      ClipGradNorm(optimizer, 1);
+      optimizer.Step();
+      optimizer.ZeroGrad();
+      if (step == 1) Reload(optimizer);
+    }
+    std::vector<float> values = w.tensor.ToVector<float>();
+    const std::vector<float> more = p.tensor.ToVector<float>();
+    values.insert(values.end(), more.begin(), more.end());
+    return values;
+  };
+  for (const double lr : {0.0, 0.1}) {
+    for (const double decay : {0.0, 0.1}) {
+      for (const int unused : {0, 1}) {
+        SCOPED_TRACE(std::to_string(lr) + " " + std::to_string(decay));
+        const std::vector<float> vector = train({1}, lr, decay, unused);
+        EXPECT_EQ(train({}, lr, decay, unused), vector);
+        const std::vector<float> empty = train({0, 3}, lr, decay, unused);
+        EXPECT_EQ(empty.size(), 4);
+        EXPECT_EQ(train({0}, lr, decay, unused), empty);
+        EXPECT_EQ(vector[4] == 0.5f, lr == 0);
+      }
+    }
+  }
+}
+
+TEST(AdamW, AnEmptyTable) {
+  const Parameter w = MakeParameter("w", {1, 2, 3, 4}, {4});
+  const Parameter table = {.name = "table",
+                           .tensor = Tensor::Zeros({0, 8}).SetRequiresGrad(true),
+                           .init = {},
+                           .decays = true,
+                           .is_table = true};
+  AdamW optimizer({w, table}, {.lr = 0.1, .weight_decay = 0});
+  for (int step = 0; step < 3; ++step) {
+    Backward(Sum(w.tensor));
+    optimizer.Step();
+    optimizer.ZeroGrad();
+    Reload(optimizer);
+  }
+  EXPECT_EQ(optimizer.step_count(), 3);
 }
 
 }  // namespace

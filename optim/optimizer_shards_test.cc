@@ -158,6 +158,44 @@ TEST(OptimizerShards, AdamW) {
   });
 }
 
+// Without decay AdamW asks which rows have gradients, and these parameters have none.
+TEST(OptimizerShards, ScalarsAndEmptyParameters) {
+  struct Small : Module {
+    Small() {
+      weight = RegisterParameter("weight", {40}, Init::Normal(1));
+      RegisterParameter("none", {0, 3}, Init::Normal(1));
+      scale = RegisterParameter("scale", {}, Init::Ones());
+      Initialize(5);
+    }
+    Tensor weight, scale;
+  };
+  const auto train = [](Meeting* meeting, int rank) {
+    Small model;
+    AdamW optimizer(model.Parameters(), {.lr = 0.1, .weight_decay = 0});
+    auto present = std::make_shared<CurrentShards>();
+    const int64_t all = optimizer.arena().values().numel();
+    if (meeting != nullptr) {
+      present->now = Shards(*meeting, rank, {{0, all}});
+      optimizer.ShardUpdates(present);
+    }
+    for (int step = 0; step < 4; ++step) {
+      optimizer.ZeroGrad();
+      model.weight.MaterializeGrad().Fill(step + 1);
+      if (step % 2 == 1) model.scale.MaterializeGrad().Fill(2);
+      optimizer.Step();
+    }
+    return optimizer.arena().values().ToVector<float>();
+  };
+  const std::vector<float> alone = train(nullptr, 0);
+  Meeting meeting;
+  std::vector<std::vector<float>> results(kSize);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kSize; ++rank)
+    threads.emplace_back([&, rank] { results[rank] = train(&meeting, rank); });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<float>& result : results) EXPECT_EQ(result, alone);
+}
+
 TEST(OptimizerShards, SGD) {
   for (const double momentum : {0.0, 0.9}) {
     CompareWithOne([momentum](const Module& model) {
