@@ -20,12 +20,20 @@ using losses::Wide;
 
 namespace {
 
-// The smaller and the larger of x and a number.
-Tensor AtMost(const Tensor& x, double limit) { return Sub(x, Relu(AddScalar(x, -limit))); }
-Tensor AtLeast(const Tensor& x, double limit) {
-  return AddScalar(Relu(AddScalar(x, -limit)), limit);
-}
 Tensor Square(const Tensor& x) { return Mul(x, x); }
+
+// The smallest normal number of x's dtype, float32 or float64.
+double Tiny(const Tensor& x) {
+  return x.dtype() == DType::kF64 ? std::numeric_limits<double>::min()
+                                  : std::numeric_limits<float>::min();
+}
+
+// ln(1 - x) for x up to 1, also for tiny x. It is ln r + (1 - x - r) / r, where r is 1 - x rounded.
+Tensor LogOfRest(const Tensor& x) {
+  const Tensor r = AddScalar(Neg(x), 1);
+  const Tensor lost = Sub(Neg(AddScalar(r, -1)), x);  // exactly
+  return Add(Log(r), Div(lost, Clamp(r, {.min = Tiny(x)})));
+}
 
 }  // namespace
 
@@ -34,16 +42,16 @@ Tensor L1Loss(const Tensor& input, const Tensor& target, Reduction reduction) {
   return Reduced("l1_loss", Abs(Sub(Wide(input), Wide(target))), reduction);
 }
 
-// With a = |x - t| and c = min(a, beta), the loss is c (a - c / 2) / beta on both sides of beta.
+// With d = x - t, and c = d cut to [-beta, beta], the loss is c / beta (d - c / 2) everywhere.
 Tensor SmoothL1Loss(const Tensor& input, const Tensor& target, const SmoothL1Options& options) {
   constexpr char kOp[] = "smooth_l1_loss";
   CheckPair(kOp, input, target);
   Check(options.beta >= 0 && std::isfinite(options.beta), kOp, "beta must be at least 0 but is ",
         options.beta);
-  if (options.beta == 0) return L1Loss(input, target, options.reduction);
-  const Tensor a = Abs(Sub(Wide(input), Wide(target)));
-  const Tensor c = AtMost(a, options.beta);
-  return Reduced(kOp, Scale(Mul(c, Sub(a, Scale(c, 0.5))), 1 / options.beta), options.reduction);
+  const Tensor d = Sub(Wide(input), Wide(target));
+  if (options.beta < Tiny(d)) return L1Loss(input, target, options.reduction);
+  const Tensor c = Clamp(d, {.min = -options.beta, .max = options.beta});
+  return Reduced(kOp, Mul(Div(c, options.beta), Sub(d, Scale(c, 0.5))), options.reduction);
 }
 
 Tensor MseLoss(const Tensor& input, const Tensor& target, Reduction reduction) {
@@ -62,14 +70,13 @@ Tensor BceLoss(const Tensor& input, const Tensor& target, Reduction reduction) {
   Tensor losses;
   {
     const NoGradGuard no_grad;
-    const auto log = [](const Tensor& p) { return AtLeast(Log(p), -100); };
-    const Tensor rest = AddScalar(Scale(x, -1), 1);
+    const ClampOptions from = {.min = -100};
     const Tensor other = AddScalar(Scale(t, -1), 1);
-    losses = Scale(Add(Mul(t, log(x)), Mul(other, log(rest))), -1);
+    losses = Neg(Add(Mul(t, Clamp(Log(x), from)), Mul(other, Clamp(LogOfRest(x), from))));
   }
   // dx = dy (x - t) / max(x (1 - x), 1e-12)
   losses = Record(kOp, losses, {x}, {x, t}, [x = x.Detach(), t](BackwardContext& context) {
-    const Tensor variance = AtLeast(Mul(x, AddScalar(Scale(x, -1), 1)), 1e-12);
+    const Tensor variance = Clamp(Mul(x, AddScalar(Neg(x), 1)), {.min = 1e-12});
     context.SetGrad(0, Mul(context.grad_output(), Div(Sub(x, t), variance)));
   });
   return Reduced(kOp, losses, reduction);
@@ -114,9 +121,7 @@ Tensor KlDivLoss(const Tensor& input, const Tensor& target, const KlDivOptions& 
     losses = Mul(Exp(t), Sub(t, x));
   } else {
     // The smallest number keeps 0 log 0 finite, so that it is 0.
-    const double tiny = x.dtype() == DType::kF64 ? std::numeric_limits<double>::min()
-                                                 : std::numeric_limits<float>::min();
-    losses = Mul(t, Sub(Log(AtLeast(t, tiny)), x));
+    losses = Mul(t, Sub(Log(Clamp(t, {.min = Tiny(t)})), x));
   }
   if (options.reduction != Reduction::kBatchMean) return Reduced(kOp, losses, options.reduction);
   Check(x.ndim() >= 1 && x.dim(0) > 0, kOp, "kBatchMean needs at least one row but got shape ",
@@ -142,7 +147,9 @@ Tensor CosineSimilarity(const Tensor& a, const Tensor& b, double eps) {
   Check(eps > 0, "cosine_similarity", "eps must be above 0 but is ", eps);
   const Tensor x = Wide(a), y = Wide(b);
   // max(|a|, eps) is the root of max(a^2, eps^2).
-  const auto norm = [&](const Tensor& v) { return Sqrt(AtLeast(SumLast(Square(v)), eps * eps)); };
+  const auto norm = [&](const Tensor& v) {
+    return Sqrt(Clamp(SumLast(Square(v)), {.min = eps * eps}));
+  };
   return Flat(Div(SumLast(Mul(x, y)), Mul(norm(x), norm(y))));
 }
 
@@ -182,13 +189,15 @@ Tensor TripletMarginLoss(const Tensor& anchor, const Tensor& positive, const Ten
   Check(options.p == 1 || options.p == 2, kOp, "p must be 1 or 2 but is ", options.p);
   Check(options.margin > 0, kOp, "margin must be above 0 but is ", options.margin);
   Check(options.eps >= 0, kOp, "eps must be at least 0 but is ", options.eps);
+  // Without a lower limit the root's gradient would be NaN at distance 0, where PyTorch has 0.
   const auto distance = [&](const Tensor& a, const Tensor& b) {
     const Tensor d = AddScalar(Sub(a, b), options.eps);
-    return Flat(options.p == 1 ? SumLast(Abs(d)) : Sqrt(SumLast(Square(d))));
+    if (options.p == 1) return Flat(SumLast(Abs(d)));
+    return Flat(Sqrt(Clamp(SumLast(Square(d)), {.min = Tiny(d)})));
   };
   const Tensor a = Wide(anchor), p = Wide(positive), n = Wide(negative);
   Tensor to_negative = distance(a, n);
-  if (options.swap) to_negative = Sub(to_negative, Relu(Sub(to_negative, distance(p, n))));
+  if (options.swap) to_negative = Minimum(to_negative, distance(p, n));
   const Tensor losses = Relu(AddScalar(Sub(distance(a, p), to_negative), options.margin));
   return Reduced(kOp, losses, options.reduction);
 }

@@ -1,11 +1,12 @@
 // Compares layers and losses, and their gradients, with those that PyTorch computed in float64
-// (tests/golden/make_layers.py), in float32 and in bfloat16. Runs on a device if the test links
-// :check_op_on_device.
+// (tests/golden/make_layers.py and make_loss_limits.py), in float32 and in bfloat16. Runs on a
+// device if the test links :check_op_on_device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -283,6 +284,73 @@ TEST_F(Modules, LossesInFloat64) {
   for (const json& c : Golden()["cases"]) {
     if (Losses().contains(c["op"])) RunCase(c, DType::kF64, 1e-6);  // the numbers have 7 digits
   }
+}
+
+// Each element must be right relative to its size. Means would hide those that are small.
+void RunLimits(const json& c, DType dtype) {
+  const std::string loss = c["loss"];
+  const json& o = c["options"];
+  SCOPED_TRACE(loss + " " + o.dump() + " " + c["target"].dump());
+  const auto tensor = [&](const json& numbers) {
+    const auto values = numbers.get<std::vector<double>>();
+    Tensor t = Tensor::FromVector(values).To(dtype);
+    if (loss == "triplet") t = t.Reshape({t.numel() / 2, 2});
+    return t.To(CheckedDevice());
+  };
+  NamedTensorMap x;
+  for (const auto& [name, numbers] : c["inputs"].items())
+    x[name] = tensor(numbers).SetRequiresGrad(true);
+  Tensor y;
+  if (loss == "smooth_l1") {
+    y = nn::SmoothL1Loss(x["input"], tensor(c["target"]),
+                         {.beta = o["beta"], .reduction = Reduction::kNone});
+  } else if (loss == "bce") {
+    y = nn::BceLoss(x["input"], tensor(c["target"]), Reduction::kNone);
+  } else {
+    y = nn::TripletMarginLoss(x["anchor"], x["positive"], x["negative"],
+                              {.margin = o.value("margin", 1.0),
+                               .p = o.value("p", 2.0),
+                               .eps = o.value("eps", 1e-6),
+                               .swap = o.value("swap", false),
+                               .reduction = Reduction::kNone});
+  }
+  const auto expect = [&](const Tensor& got, const json& numbers, const std::string& what) {
+    const std::vector<double> values = got.To(Device{}).To(DType::kF64).ToVector<double>();
+    const auto expected = numbers.get<std::vector<double>>();
+    ASSERT_EQ(values.size(), expected.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double limit = 2e-6 * std::abs(expected[i]) + c["slack"].get<double>() + 1e-38;
+      EXPECT_NEAR(values[i], expected[i], limit) << what << " " << i;
+    }
+  };
+  expect(y, c["losses"], "loss");
+  Backward(Sum(y));
+  for (const auto& [name, input] : x) expect(input.grad(), c["grads"][name], name);
+}
+
+TEST_F(Modules, LossesAtTheirLimits) {
+  const json golden = json::parse(ReadFile("nn/modules/testdata/loss_limits_golden.json"));
+  for (const json& c : golden["cases"]) {
+    RunLimits(c, DType::kF32);
+    if (CheckedDevice().is_cpu()) RunLimits(c, DType::kF64);
+  }
+}
+
+TEST_F(Modules, SmoothL1OfInfinityAndNaN) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  Tensor x = Tensor::FromVector<float>({kInfinity, -kInfinity, kNaN}).To(CheckedDevice());
+  x.SetRequiresGrad(true);
+  const Tensor target = Tensor::Zeros({3}, DType::kF32, CheckedDevice());
+  const Tensor y = nn::SmoothL1Loss(x, target, {.reduction = Reduction::kNone});
+  Backward(y, Tensor::Full({3}, 1, DType::kF32, CheckedDevice()));
+  const std::vector<float> losses = y.ToVector<float>(), grads = x.grad().ToVector<float>();
+  EXPECT_EQ(losses[0], kInfinity);
+  EXPECT_EQ(losses[1], kInfinity);
+  EXPECT_TRUE(std::isnan(losses[2]));
+  EXPECT_EQ(grads[0], 1);
+  EXPECT_EQ(grads[1], -1);
+  EXPECT_TRUE(std::isnan(grads[2]));
 }
 
 }  // namespace
