@@ -11,7 +11,8 @@
 //
 //   DataLoader pairs(data, {.batch_size = 32}, [](std::vector<Pair> all) { return Pack(all); });
 //
-// Without one, samples are stacked into a TensorBatch (tensor_batch.h). Packed text has its own
+// It must fill all tensors of a batch; one that may be missing is a std::optional<Tensor>. Without
+// a function, samples are stacked into a TensorBatch (tensor_batch.h). Packed text has its own
 // DataLoader<Batch> (data/datasets/data_loader.h).
 #pragma once
 

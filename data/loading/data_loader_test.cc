@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 
 #include "lathe/core/checkpoint/state_dict.h"
 #include "lathe/data/loading/samplers.h"
@@ -274,6 +277,28 @@ TEST(DataLoaderTest, ACollateFunctionThatReturnsNothing) {
   EXPECT_EQ(first([](std::vector<int64_t>) { return std::optional<int>(); }), nothing);
   EXPECT_EQ(first([](std::vector<int64_t>) { return std::vector<Tensor>(); }), nothing);
   EXPECT_EQ(first([](std::vector<int64_t>) { return 0; }), "");  // a number is something
+
+  const std::string undefined =
+      "[collate] the collate function returned an undefined tensor; the batch has samples 0, 1";
+  const Tensor some = Tensor::Zeros({2});
+  EXPECT_EQ(first([](std::vector<int64_t>) { return std::pair<Tensor, Tensor>(); }), undefined);
+  EXPECT_EQ(first([=](std::vector<int64_t>) { return std::pair(some, Tensor()); }), undefined);
+  EXPECT_EQ(first([](std::vector<int64_t>) { return std::tuple<int, Tensor>(); }), undefined);
+  EXPECT_EQ(first([](std::vector<int64_t>) { return std::array<Tensor, 2>(); }), undefined);
+  EXPECT_EQ(first([](std::vector<int64_t>) { return std::vector<Tensor>(2); }), undefined);
+  EXPECT_EQ(first([](std::vector<int64_t>) { return std::vector<TensorBatch<1>>(1); }), undefined);
+  EXPECT_EQ(first([](std::vector<int64_t>) {
+              return std::map<std::string, Tensor>{{"inputs", Tensor()}};
+            }),
+            undefined);
+  EXPECT_EQ(first([](std::vector<int64_t>) {
+              return std::pair(1, std::tuple(std::vector<Tensor>(1), 2.0f));
+            }),
+            undefined);
+  EXPECT_EQ(first([=](std::vector<int64_t>) {  // what may be missing is optional
+              return std::tuple(some, std::optional<Tensor>(), std::string(), std::vector{some});
+            }),
+            "");
 }
 
 TEST(DataLoaderTest, SizesThatDisagree) {
@@ -284,6 +309,29 @@ TEST(DataLoaderTest, SizesThatDisagree) {
   EXPECT_EQ(MessageOf([&] { ++it; }),
             "[collate] tensor 0 of the batch's sample 3 has shape [3] but that of sample 0 has "
             "[2]; the batch has samples 10, 11, 12, 13, 14, 15, 16, 17 and 2 more");
+}
+
+TEST(DataLoaderTest, LimitsOfOptions) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  for (const int64_t size : {kLargest, kLargest - 5, int64_t{1} << 31, int64_t{0}, int64_t{-3}}) {
+    const std::string error =
+        "batch_size must be from 1 to 2147483647 but is " + std::to_string(size);
+    EXPECT_EQ(MessageOf([&] { DataLoader(Rows(10), {.batch_size = size}); }),
+              "[data_loader] " + error);
+    EXPECT_EQ(MessageOf([&] { LengthGroupedSampler({1, 2}, size); }), "[sampler] " + error);
+  }
+  EXPECT_EQ(MessageOf([] { DataLoader(Numbers(kLargest), {}); }),
+            "[data_loader] an epoch may have up to 1099511627776 samples but has "
+            "9223372036854775807");
+  DataLoader whole(Rows(10), {.batch_size = std::numeric_limits<int32_t>::max()});
+  EXPECT_EQ(whole.size(), 1);
+  EXPECT_EQ((*whole.begin()).indices.size(), 10u);
+  whole.Shard(1, 4, false, nullptr);
+  EXPECT_EQ(whole.size(), 1);
+  int batches = 0;
+  DataLoader ahead(Rows(10), {.batch_size = 3, .prefetch = std::numeric_limits<int>::max()});
+  for ([[maybe_unused]] const auto& batch : ahead) ++batches;
+  EXPECT_EQ(batches, 4);
 }
 
 TEST(DataLoaderTest, BadOptions) {
@@ -317,6 +365,13 @@ TEST(DataLoaderTest, ASamplerDecidesOnTheOrder) {
   EXPECT_EQ(bad({1, 2, 3}), "[sampler] expected an order of 2 samples but got 3");
   EXPECT_EQ(bad({1, 5}), "[sampler] sample 5 does not exist; the data set has 5 samples");
   EXPECT_EQ(bad({-1, 4}), "[sampler] sample -1 does not exist; the data set has 5 samples");
+
+  DataLoader thrower(Rows(5),
+                     {.sampler = {.num_samples = 2, .order = [](uint64_t, int64_t) -> Order {
+                                    throw std::runtime_error("no weights");
+                                  }}});
+  thrower.SetEpoch(3);
+  EXPECT_EQ(MessageOf([&] { thrower.begin(); }), "[sampler] the order of epoch 3: no weights");
 }
 
 TEST(ShardTest, EverySampleComesOnceWhateverTheNumberOfRanks) {

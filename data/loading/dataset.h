@@ -159,7 +159,10 @@ class Subset : public Dataset<Sample> {
   const std::vector<int64_t>& indices() const { return indices_; }
 
  private:
-  int64_t At(int64_t i) const { return indices_.at(static_cast<size_t>(i)); }
+  int64_t At(int64_t i) const {
+    Check(i >= 0 && i < Size(), "subset", "sample ", i, " does not exist; there are ", Size());
+    return indices_[static_cast<size_t>(i)];
+  }
   std::shared_ptr<const Dataset<Sample>> dataset_;
   std::vector<int64_t> indices_;
 };

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -52,6 +53,33 @@ inline void CheckWeight(double weight, int64_t i, const char* of = "") {
         " must be from 0 to 1e12 but is ", weight);
 }
 
+// Returns true if a tensor is undefined, among those that a batch of standard containers holds.
+// Optional ones may be missing.
+template <typename T>
+bool HasUndefinedTensor(const T& value) {
+  if constexpr (std::same_as<T, Tensor>) {
+    return !value.defined();
+  } else if constexpr (requires { value.tensors(); }) {
+    return HasUndefinedTensor(value.tensors());
+  } else if constexpr (tensor_batch_internal::IsTuple<T>::value) {
+    return std::apply([](const auto&... parts) { return (HasUndefinedTensor(parts) || ...); },
+                      value);
+  } else if constexpr (requires {
+                         typename T::value_type;
+                         value.begin() != value.end();
+                       }) {
+    using Part = typename T::value_type;
+    if constexpr (!std::is_arithmetic_v<Part> && !std::same_as<Part, T>) {
+      for (const Part& part : value) {
+        if (HasUndefinedTensor(part)) return true;
+      }
+    }
+    return false;
+  } else {
+    return false;
+  }
+}
+
 // Returns true if a collate function gave back no batch.
 template <typename B>
 bool IsEmptyBatch(const B& batch) {
@@ -79,6 +107,8 @@ std::shared_ptr<const void> MakeBatch(const Collate& collate, std::vector<Sample
   try {
     auto batch = std::make_shared<B>(collate(std::move(samples)));
     Check(!IsEmptyBatch(*batch), "collate", "the collate function returned nothing");
+    Check(!HasUndefinedTensor(*batch), "collate",
+          "the collate function returned an undefined tensor");
     if constexpr (requires { SetBatchInfo(*batch, info); }) {
       SetBatchInfo(*batch, info);
     } else if constexpr (std::derived_from<B, BatchInfo>) {
@@ -150,7 +180,7 @@ class SampleReader : public StreamReader {
       : dataset_(std::move(dataset)),
         epoch_(epoch),
         shuffle_(shuffle),
-        next_(dataset_->Start(epoch)) {
+        next_(Start(*dataset_, epoch)) {
     Check(next_ != nullptr, "data_loader", "the stream's Start returned no function");
   }
   StreamSamples Read(int64_t n) override {
@@ -173,6 +203,15 @@ class SampleReader : public StreamReader {
     int64_t number;
     double weight;
   };
+
+  static std::function<std::optional<Sample>()> Start(const IterableDataset<Sample>& dataset,
+                                                      int64_t epoch) {
+    try {
+      return dataset.Start(epoch);
+    } catch (...) {
+      RethrowAbout("[data_loader] the stream's Start of epoch " + std::to_string(epoch));
+    }
+  }
 
   // Calls body(). An exception names the sample that is to come.
   template <typename Body>

@@ -53,6 +53,13 @@ TEST(SubsetTest, HasTheSamplesInTheirOrder) {
             "[subset] sample 10 does not exist; the data set has 10 samples");
   EXPECT_EQ(MessageOf([] { Subset(Squares(10), {-1}); }),
             "[subset] sample -1 does not exist; the data set has 10 samples");
+  for (const int64_t i : {-1, 3}) {
+    const std::string error =
+        "[subset] sample " + std::to_string(i) + " does not exist; there are 3";
+    EXPECT_EQ(MessageOf([&] { subset.Get(i); }), error);
+    EXPECT_EQ(MessageOf([&] { subset.Length(i); }), error);
+    EXPECT_EQ(MessageOf([&] { subset.Weight(i); }), error);
+  }
 }
 
 TEST(ConcatDatasetTest, HasOneSetAfterAnother) {

@@ -4,13 +4,28 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/checkpoint/state_dict.h"
+#include "lathe/data/loading/dataset_source.h"
 #include "lathe/data/loading/sample_order.h"
 
 namespace lathe {
 namespace {
 
 constexpr int64_t kStreamSteps = int64_t{1} << 20;  // of an epoch
+constexpr int64_t kMostSamples = int64_t{1} << 40;  // of an epoch, so that no sum overflows
 constexpr int kMostWorkers = 1024;
+
+using Order = decltype(Sampler::order);
+
+// Returns a function that does what `order` does, and whose errors name the sampler and the epoch.
+Order NamingSampler(Order order) {
+  return [order = std::move(order)](uint64_t seed, int64_t epoch) {
+    try {
+      return order(seed, epoch);
+    } catch (...) {
+      RethrowAbout("[sampler] the order of epoch " + std::to_string(epoch));
+    }
+  };
+}
 
 }  // namespace
 
@@ -20,8 +35,7 @@ Loader::Loader(std::shared_ptr<const BatchSource> source, DataLoaderOptions opti
       global_batch_size_(options_.batch_size) {
   const bool sampler = options_.sampler.order != nullptr;
   const bool orders = options_.shuffle || options_.group_by_length || options_.even_tokens;
-  Check(options_.batch_size > 0, "data_loader", "batch_size must be positive but is ",
-        options_.batch_size);
+  CheckBatchSize("data_loader", options_.batch_size);
   Check(!options_.even_tokens || (!options_.shuffle && !options_.group_by_length), "data_loader",
         "even_tokens cannot be combined with shuffle or group_by_length");
   Check(options_.prefetch >= 0, "data_loader", "prefetch must not be negative but is ",
@@ -40,6 +54,9 @@ Loader::Loader(std::shared_ptr<const BatchSource> source, DataLoaderOptions opti
           "group_by_length or even_tokens; shuffle_buffer shuffles it");
     return;
   }
+  Check(source_->size() <= kMostSamples && EpochSamples() <= kMostSamples, "data_loader",
+        "an epoch may have up to ", kMostSamples, " samples but has ",
+        std::max(source_->size(), EpochSamples()));
   Check(options_.shuffle_buffer == 0, "data_loader",
         "shuffle_buffer is for streams; shuffle orders a data set of known size");
   Check(!options_.drop_last || EpochSamples() >= options_.batch_size, "data_loader",
@@ -150,6 +167,7 @@ std::shared_ptr<LoaderPass> Loader::Begin() {
   if (known) {
     DataLoaderOptions options = options_;
     options.batch_size = global_batch_size_;
+    if (options.sampler.order) options.sampler.order = NamingSampler(options.sampler.order);
     std::vector<int64_t> lengths;
     for (int64_t i = 0; NeedsLengths(options) && i < source_->size(); ++i)
       lengths.push_back(source_->Length(i));

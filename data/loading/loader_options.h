@@ -18,7 +18,7 @@ struct Sampler {
 };
 
 struct DataLoaderOptions {
-  int64_t batch_size = 8;
+  int64_t batch_size = 8;  // up to 2^31 - 1
   bool shuffle = false;
   // Shuffles a stream, as `shuffle` can't. So many samples wait in memory, and each next one is
   // drawn from them at random. The order is a function of (seed, epoch) and of this number. 0 or 1:

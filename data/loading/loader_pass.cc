@@ -136,7 +136,7 @@ LoaderPass::Made LoaderPass::Make(const Ticket& ticket) const try {
 }
 
 void LoaderPass::Run() {
-  const int64_t most_ahead = plan_.prefetch + plan_.num_workers;
+  const int64_t most_ahead = int64_t{plan_.prefetch} + plan_.num_workers;
   for (;;) {
     Ticket ticket;
     {

@@ -1,6 +1,7 @@
 #include "lathe/data/loading/sample_order.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <queue>
 #include <utility>
@@ -32,6 +33,12 @@ std::vector<int64_t> ShuffledOrder(int64_t n, uint64_t seed, int64_t epoch, int6
     std::swap(order[i], order[UniformBelow(i + 1, draw, seed, epoch, kSite)]);
   }
   return order;
+}
+
+void CheckBatchSize(const char* op, int64_t batch_size) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  Check(batch_size > 0 && batch_size <= kMost, op, "batch_size must be from 1 to ", kMost,
+        " but is ", batch_size);
 }
 
 void GroupByLength(const std::vector<int64_t>& lengths, int64_t batch_size,

@@ -17,6 +17,9 @@ int64_t UniformBelow(int64_t bound, uint64_t draw, uint64_t seed, int64_t epoch,
 // Returns a random permutation of 0 to n - 1, a function of (seed, epoch, round).
 std::vector<int64_t> ShuffledOrder(int64_t n, uint64_t seed, int64_t epoch, int64_t round = 0);
 
+// Throws `[op] ...` unless batch_size is from 1 to 2^31 - 1. A batch numbers its samples by int32.
+void CheckBatchSize(const char* op, int64_t batch_size);
+
 // Sorts a shuffled order by length, as Transformers' get_length_grouped_indices does.
 void GroupByLength(const std::vector<int64_t>& lengths, int64_t batch_size,
                    std::vector<int64_t>& order);

@@ -118,7 +118,7 @@ Sampler SubsetRandomSampler(std::vector<int64_t> indices) {
 }
 
 Sampler LengthGroupedSampler(std::vector<int64_t> lengths, int64_t batch_size) {
-  Check(batch_size > 0, "sampler", "batch_size must be positive but is ", batch_size);
+  CheckBatchSize("sampler", batch_size);
   const int64_t n = std::ssize(lengths);
   return {.num_samples = n,
           .order = [=, shared = std::make_shared<const std::vector<int64_t>>(std::move(lengths))](

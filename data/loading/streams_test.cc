@@ -308,5 +308,17 @@ TEST(StreamsTest, AStartWithoutAFunction) {
             "[data_loader] the stream's Start returned no function");
 }
 
+TEST_P(Streams, AnErrorOfStartSaysSo) {
+  struct Closed : IterableDataset<int64_t> {
+    std::function<std::optional<int64_t>()> Start(int64_t) const override {
+      throw std::runtime_error("no such file");
+    }
+  };
+  DataLoader loader(Closed(), {.batch_size = 3, .num_workers = GetParam()});
+  loader.SetEpoch(2);
+  EXPECT_EQ(MessageOf([&] { loader.begin(); }),
+            "[data_loader] the stream's Start of epoch 2: no such file");
+}
+
 }  // namespace
 }  // namespace lathe
