@@ -153,6 +153,83 @@ TEST(Elementwise, PowersOfManyFloats) {
     ExpectPower(powers[i], specials[i / specials.size()], specials[i % specials.size()]);
 }
 
+// Expects the product of the numbers, of which float32 holds each as the library gives it.
+void ExpectProduct(float got, double dy, double factor, float power) {
+  const auto exact = static_cast<float>(dy * factor * double{power});
+  if (std::isnan(exact)) {
+    ASSERT_TRUE(std::isnan(got)) << got;
+  } else if (std::isinf(exact)) {
+    ASSERT_EQ(got, exact);
+  } else {
+    // Numbers below 2^-126 have few digits, in the power as in the product.
+    const double lost = std::abs(dy * factor) * 1.5e-45 + 1.5e-45;
+    ASSERT_NEAR(got, exact, 2.5e-7 * std::abs(exact) + lost);
+  }
+}
+
+TEST(Elementwise, GradientsOfSpecialPowersAreTheLibrarys) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<float> specials = {0,      1,      2,         0.5f,  3,      1.5f,
+                                 1e-45f, 1e-20f, kInfinity, 3e38f, 1e-38f, 16777216};
+  for (size_t i = specials.size(); i-- > 0;) specials.push_back(-specials[i]);
+  specials.push_back(std::numeric_limits<float>::quiet_NaN());
+  const auto n = static_cast<int64_t>(specials.size());
+  for (const float dy : {1.0f, 0.0f, -2.0f, 1e-30f, 1e30f, kInfinity}) {
+    for (const float p : specials) {
+      if (p == 0) continue;  // the gradient is 0
+      Tensor x = Tensor::FromVector(specials).SetRequiresGrad(true);
+      Backward(Pow(x, p), Tensor::Full({n}, dy));
+      const std::vector<float> grads = x.grad().ToVector<float>();
+      for (size_t i = 0; i < grads.size(); ++i) {
+        SCOPED_TRACE(std::to_string(dy) + ", " + std::to_string(specials[i]) + "^" +
+                     std::to_string(p));
+        const auto power = static_cast<float>(std::pow(double{specials[i]}, double{p - 1}));
+        ExpectProduct(grads[i], dy, p, power);
+      }
+    }
+    // Erf: dx = dy 2 / sqrt(pi) e^(-x^2)
+    Tensor x = Tensor::FromVector(specials).SetRequiresGrad(true);
+    Backward(Erf(x), Tensor::Full({n}, dy));
+    const std::vector<float> grads = x.grad().ToVector<float>();
+    for (size_t i = 0; i < grads.size(); ++i) {
+      const auto power = static_cast<float>(std::exp(-double{specials[i]} * specials[i]));
+      ExpectProduct(grads[i], dy, 1.1283791670955126, power);
+    }
+  }
+  // With an exponent for each element the derivatives are rounded before dy is multiplied.
+  std::vector<float> bases, exponents;
+  for (const float base : specials) {
+    bases.insert(bases.end(), specials.size(), base);
+    exponents.insert(exponents.end(), specials.begin(), specials.end());
+  }
+  Tensor u = Tensor::FromVector(bases).SetRequiresGrad(true);
+  Tensor v = Tensor::FromVector(exponents).SetRequiresGrad(true);
+  Backward(Pow(u, v), Tensor::Full({n * n}, 1));
+  const std::vector<float> of_base = u.grad().ToVector<float>();
+  const std::vector<float> of_exponent = v.grad().ToVector<float>();
+  for (size_t i = 0; i < of_base.size(); ++i) {
+    const double base = bases[i], p = exponents[i];
+    SCOPED_TRACE(std::to_string(base) + "^" + std::to_string(p));
+    if (p != 0) ExpectProduct(of_base[i], 1, p, static_cast<float>(std::pow(base, p - 1)));
+    if (base != 0 || !(p >= 0)) {
+      ExpectProduct(of_exponent[i], 1, std::log(base), static_cast<float>(std::pow(base, p)));
+    }
+  }
+}
+
+// An exponent that float32 rounds to 0 is 0, except for the gradient at 0 as in PyTorch.
+TEST(Elementwise, ExponentsThatRoundToZero) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  Tensor x = Tensor::FromVector<float>({0, 1, -2, kInfinity, -kInfinity, 1e-45f, 3, 4, 5});
+  x.SetRequiresGrad(true);
+  const Tensor y = Pow(x, 1e-60);
+  EXPECT_EQ(y.ToVector<float>(), std::vector<float>(9, 1));
+  Backward(y, Tensor::Full({9}, 1));
+  const std::vector<float> grads = x.grad().ToVector<float>();
+  EXPECT_TRUE(std::isnan(grads[0]));
+  for (const size_t i : {1, 2, 3, 4, 6, 7, 8}) EXPECT_EQ(grads[i], 0) << i;
+}
+
 // Operands that repeat in each way, with rows of few and of many elements.
 TEST(Elementwise, BroadcastOfManyRows) {
   const std::vector<std::pair<Shape, Shape>> cases = {

@@ -91,7 +91,7 @@ void Map(const F& f, T* y, const T* x, int64_t n) {
 // Frequent powers are constants, so that the compiler sees products.
 template <typename T>
 void MapPower(const functions::PowScalar& f, T* y, const T* x, int64_t n) {
-  if (f.exponent == 0) return MapEach(functions::PowScalar{0}, y, x, n);
+  if (static_cast<T>(f.exponent) == 0) return MapEach(functions::PowScalar{0}, y, x, n);
   if (f.exponent == 2) return MapEach(functions::PowScalar{2}, y, x, n);
   if (f.exponent == 3) return MapEach(functions::PowScalar{3}, y, x, n);
   Map(f, y, x, n);

@@ -70,12 +70,12 @@ constexpr double kRoundDouble = 0x1.8p52;  // adding it rounds to an integer
   return size < kInfinity ? log : size;  // infinity and NaN
 }
 
-// Returns 2^t, with a relative error below 3e-10. What float32 does not hold may be anything that
-// becomes 0 or infinity there.
+// Returns 2^t, with a relative error below 3e-10. It is infinity or 0 where float32 holds no other
+// number, so that products with infinity or 0 are what they are in float32.
 [[gnu::always_inline]] inline Lanes<double> Exp2InFloatRange(Lanes<double> t) {
-  const Lanes<double> most = Lanes<double>{} + 300.0;
-  t = t > most ? most : t;
-  t = t < -most ? -most : t;
+  // The last line gives infinity for 1024 and 0 for -1023.
+  t = t >= 128.0 ? Lanes<double>{} + 1024.0 : t;
+  t = t <= -150.0 ? Lanes<double>{} - 1023.0 : t;
   const Lanes<double> rounded = t + kRoundDouble;
   const Lanes<double> r = (t - (rounded - kRoundDouble)) * std::numbers::ln2;
   Lanes<double> p = r * (1.0 / 40320) + 1.0 / 5040;
