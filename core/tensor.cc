@@ -9,6 +9,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
+#include "lathe/core/check_holds.h"
 #include "lathe/core/cpu/convert.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/device_kernels.h"
@@ -65,6 +66,7 @@ Tensor Tensor::Zeros(Shape shape, DType dtype, Device device) {
 }
 
 Tensor Tensor::Full(Shape shape, double value, DType dtype, Device device) {
+  CheckHolds("full", value, dtype);
   Tensor t = Empty(std::move(shape), dtype, device);
   t.Fill(value);
   return t;
@@ -212,6 +214,7 @@ constexpr int64_t kAtOnce = 16384;  // elements that a thread takes at a time
 }
 
 void Tensor::Fill(double value) {
+  if (!IsFloating(dtype())) CheckHolds("fill", value, dtype());
   if (!device().is_cpu()) {
     if (numel() > 0) DeviceKernels<TensorKernels>().fill(raw_data(), dtype(), value, numel());
     return impl_->storage->BumpVersion();

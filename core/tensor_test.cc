@@ -26,6 +26,27 @@ TEST(Tensor, Construction) {
             (std::vector<float>{1.5, 1.5}));
   EXPECT_EQ(Tensor::Zeros({0, 3}).numel(), 0);
   EXPECT_EQ(Tensor::Full({}, 7, DType::kI64).Item(), 7);
+  EXPECT_EQ(Tensor::Full({}, 255.5, DType::kU8).Item(), 255);  // the fraction is cut off
+  EXPECT_EQ(Tensor::Full({}, -0x1p63, DType::kI64).Item(), -0x1p63);
+  EXPECT_EQ(Tensor::Full({}, 65519, DType::kF16).Item(), 65504);
+  EXPECT_EQ(Tensor::Full({}, INFINITY, DType::kF16).Item(), INFINITY);
+  const auto message = [](double value, DType dtype) -> std::string {
+    try {
+      Tensor::Full({1}, value, dtype);
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "";
+  };
+  EXPECT_EQ(message(300, DType::kU8), "[full] uint8 can't hold 300");
+  EXPECT_EQ(message(-1, DType::kU8), "[full] uint8 can't hold -1");
+  EXPECT_EQ(message(NAN, DType::kI32), "[full] int32 can't hold nan");
+  EXPECT_EQ(message(0x1p63, DType::kI64), "[full] int64 can't hold 9.22337e+18");
+  EXPECT_EQ(message(65520, DType::kF16), "[full] float16 can't hold 65520");
+  EXPECT_EQ(message(3.4e38, DType::kBF16), "[full] bfloat16 can't hold 3.4e+38");
+  EXPECT_EQ(message(-1e39, DType::kF32), "[full] float32 can't hold -1e+39");
+  EXPECT_EQ(message(1e300, DType::kF64), "");
+  EXPECT_THROW(Tensor::Zeros({2}, DType::kI64).Fill(INFINITY), Error);
   EXPECT_THROW(Tensor::FromVector<float>({1, 2}, {3}), Error);
   EXPECT_THROW(Tensor::Empty({-1}), Error);
   EXPECT_THROW(t.dim(2), Error);

@@ -1,8 +1,11 @@
 #include "lathe/core/ops/compare/where.h"
 
+#include <cmath>
+
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/broadcast.h"
+#include "lathe/core/check_holds.h"
 #include "lathe/core/kernels/compare/compare_kernels.h"
 #include "lathe/core/ops/shaping/operand_runs.h"
 
@@ -92,6 +95,9 @@ Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 Tensor MaskedFill(const Tensor& x, const Tensor& mask, double value) {
   Check(BroadcastShape("masked_fill", mask.shape(), x.shape()) == x.shape(), "masked_fill",
         "a mask of shape ", mask.shape(), " can't be broadcast to ", x.shape());
+  CheckHolds("masked_fill", value, x.dtype());
+  Check(IsFloating(x.dtype()) || std::trunc(value) == value, "masked_fill", ToString(x.dtype()),
+        " can't hold ", value);
   const Tensor scalar = Tensor::Full({}, value, x.dtype(), x.device());
   return SelectAndRecord("masked_fill", mask, scalar, x);
 }

@@ -11,7 +11,8 @@ namespace lathe {
 // gradient of 0, also if it is NaN or infinite.
 Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b);
 
-// Returns x with `value` where the mask is true: bool or uint8, broadcast to x's shape.
+// Returns x with `value` where the mask is true: bool or uint8, broadcast to x's shape. Throws if
+// x's dtype can't hold the value.
 //
 //   const Tensor scores = MaskedFill(products, is_padding, -INFINITY);
 Tensor MaskedFill(const Tensor& x, const Tensor& mask, double value);

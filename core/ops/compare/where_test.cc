@@ -115,6 +115,16 @@ TEST(Where, Errors) {
             "[masked_fill] a mask of shape [2, 3] can't be broadcast to [3]");
   EXPECT_EQ(message([&] { MaskedFill(x, Tensor::Zeros({4}, DType::kBool), 1); }),
             "[masked_fill] shapes [4] and [2, 3] don't broadcast");
+  const auto fill = [&](DType dtype, double value) {
+    return message([&] { MaskedFill(Tensor::Zeros({2, 3}, dtype), mask, value); });
+  };
+  EXPECT_EQ(fill(DType::kI64, NAN), "[masked_fill] int64 can't hold nan");
+  EXPECT_EQ(fill(DType::kI32, -INFINITY), "[masked_fill] int32 can't hold -inf");
+  EXPECT_EQ(fill(DType::kI64, 1.5), "[masked_fill] int64 can't hold 1.5");
+  EXPECT_EQ(fill(DType::kU8, 256), "[masked_fill] uint8 can't hold 256");
+  EXPECT_EQ(fill(DType::kF16, -1e9), "[masked_fill] float16 can't hold -1e+09");
+  EXPECT_EQ(fill(DType::kF32, -INFINITY), "no error");
+  EXPECT_EQ(fill(DType::kU8, 255), "no error");
 }
 
 }  // namespace
