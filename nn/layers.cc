@@ -3,6 +3,7 @@
 #include "lathe/core/ops/embedding.h"
 #include "lathe/core/ops/layer_norm.h"
 #include "lathe/core/ops/norm/rms_norm.h"
+#include "lathe/core/ops/shape.h"
 
 namespace lathe::nn {
 
@@ -18,7 +19,11 @@ GroupedLinear::GroupedLinear(int64_t in, int64_t out, int64_t groups, Init init,
 }
 
 Tensor Embedding::Forward(const Tensor& ids) const {
-  return EmbeddingSum({ids}, {weight}, {padding_row});
+  const Tensor rows = EmbeddingSum({ids}, {weight}, {padding_row});
+  if (ids.ndim() == 1) return rows;
+  Shape shape = ids.shape();
+  shape.push_back(weight.dim(1));
+  return Reshape(rows, shape);
 }
 
 Tensor RmsNorm::Forward(const Tensor& x) const { return lathe::RmsNorm(x, weight, eps_); }

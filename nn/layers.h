@@ -51,7 +51,7 @@ class Embedding : public CallableModule<Embedding> {
       : weight(RegisterParameter("weight", {rows, columns}, init,
                                  /*decays=*/true, /*is_table=*/true)),
         padding_row(padding_row_index) {}
-  // ids: [T] i32 -> [T, C].
+  // ids: [...] i32 -> [..., C].
   Tensor Forward(const Tensor& ids) const;
 
   Tensor weight;

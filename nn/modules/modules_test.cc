@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/autograd.h"
 #include "lathe/core/ops/reduce.h"
+#include "lathe/nn/layers.h"
 #include "lathe/nn/losses/losses.h"
 #include "lathe/nn/modules/functions.h"
 #include "lathe/nn/modules/transformer.h"
@@ -161,6 +163,27 @@ TEST_F(Modules, ContainersNameTheirModulesByNumber) {
   EXPECT_EQ(model.Parameters()[1].name, "0.bias");
   model.Train();
   EXPECT_TRUE(model.training());
+}
+
+TEST_F(Modules, EmbeddingTakesIdsOfAnyShape) {
+  nn::Embedding table(5, 2, 1.0);
+  table.Initialize(3);
+  table.To(CheckedDevice());
+  const Tensor ids = Tensor::FromVector<int32_t>({4, 0, 1, 1, 2, 4}).To(CheckedDevice());
+  const std::vector<float> rows = table(ids).ToVector<float>();
+  for (const Shape& shape : {Shape{6}, Shape{3, 2}, Shape{1, 3, 2}}) {
+    Shape expected = shape;
+    expected.push_back(2);
+    const Tensor y = table(ids.Reshape(shape));
+    EXPECT_EQ(y.shape(), expected);
+    EXPECT_EQ(y.ToVector<float>(), rows);
+    table.weight.SetGrad({});
+    Backward(Sum(y));
+    EXPECT_EQ(table.weight.grad().ToVector<float>(),
+              (std::vector<float>{1, 1, 2, 2, 1, 1, 0, 0, 2, 2}));
+  }
+  EXPECT_EQ(table(ids.Slice(0, 1).Reshape({})).shape(), Shape{2});
+  EXPECT_EQ(table(ids.Slice(0, 0).Reshape({0, 3})).shape(), (Shape{0, 3, 2}));
 }
 
 }  // namespace
