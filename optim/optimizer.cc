@@ -70,6 +70,10 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
   std::map<const TensorImpl*, int> group_of;
   for (size_t g = 0; g < groups.size(); ++g) {
     const ParameterGroup& group = groups[g];
+    Check(!std::isnan(group.lr), "optimizer", "lr of group ", g, " must be a number but is ",
+          group.lr);
+    Check(!std::isnan(group.weight_decay), "optimizer", "weight_decay of group ", g,
+          " must be a number but is ", group.weight_decay);
     weight_decay_.push_back(group.weight_decay < 0 ? default_weight_decay : group.weight_decay);
     for (const Parameter& parameter : group.parameters) {
       Check(group_of.emplace(parameter.tensor.impl().get(), static_cast<int>(g)).second,

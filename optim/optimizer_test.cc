@@ -222,6 +222,40 @@ void ExpectFrozenStays(const MakeOptimizer& make) {
   EXPECT_NEAR(weight[0] * (1 - 0.1 * 0.1) - layer.weight.template data<float>()[0], 0.1, 1e-6);
 }
 
+TEST(Optimizer, RejectsWrongGroupsAndNaN) {
+  const Parameter p = MakeParameter("p", {1, 2}, {2}), q = MakeParameter("q", {1}, {1});
+  const auto message = [](const std::function<void()>& f) -> std::string {
+    try {
+      f();
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "no error";
+  };
+  SGD optimizer({p}, {.lr = 0.1});
+  for (const int group : {-1, 1, 100'000'000}) {
+    const std::string error =
+        "[optimizer] group " + std::to_string(group) + " does not exist; the number of groups is 1";
+    EXPECT_EQ(message([&] { optimizer.SetLr(group, 0.5); }), error);
+    EXPECT_EQ(message([&] { optimizer.lr(group); }), error);
+    EXPECT_EQ(message([&] { optimizer.initial_lr(group); }), error);
+    EXPECT_EQ(message([&] { optimizer.used_lr(group); }), error);
+  }
+  EXPECT_EQ(message([&] { optimizer.SetLr(0, NAN); }),
+            "[optimizer] lr must be a number but is nan");
+  EXPECT_EQ(optimizer.lr(), 0.1);
+  const auto groups = [&](double lr, double weight_decay) {
+    return std::vector<ParameterGroup>{{.parameters = {p}},
+                                       {.parameters = {q}, .lr = lr, .weight_decay = weight_decay}};
+  };
+  EXPECT_EQ(message([&] { SGD(groups(NAN, 0), {.lr = 0.1}); }),
+            "[optimizer] lr of group 1 must be a number but is nan");
+  EXPECT_EQ(message([&] { SGD(groups(1, NAN), {.lr = 0.1}); }),
+            "[optimizer] weight_decay of group 1 must be a number but is nan");
+  EXPECT_EQ(message([&] { SGD({p}, {.momentum = 0.9, .dampening = NAN}); }),
+            "[SGD] dampening must be finite but is nan");
+}
+
 TEST(Optimizer, FrozenParametersStay) {
   ExpectFrozenStays([](std::vector<Parameter> parameters) {
     return std::make_unique<AdamW>(std::move(parameters),

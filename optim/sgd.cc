@@ -1,3 +1,4 @@
+#include <cmath>
 #include <utility>
 
 #include "lathe/optim/device_update.h"
@@ -42,6 +43,8 @@ SGD::SGD(std::vector<Parameter> parameters, SGDOptions options)
 SGD::SGD(std::vector<ParameterGroup> groups, SGDOptions options)
     : Optimizer(std::move(groups), options.lr, options.weight_decay), options_(options) {
   Check(options.momentum >= 0, "SGD", "momentum must be at least 0 but is ", options.momentum);
+  Check(std::isfinite(options.dampening), "SGD", "dampening must be finite but is ",
+        options.dampening);
   Check(!options.nesterov || (options.momentum > 0 && options.dampening == 0), "SGD",
         "nesterov needs a momentum and no dampening");
 }

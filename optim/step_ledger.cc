@@ -1,7 +1,9 @@
 #include "lathe/optim/step_ledger.h"
 
+#include <cmath>
 #include <utility>
 
+#include "lathe/core/base/error.h"
 #include "lathe/optim/device_update.h"
 
 namespace lathe {
@@ -9,19 +11,28 @@ namespace lathe {
 StepLedger::StepLedger(std::vector<double> rates)
     : initial_rates_(std::move(rates)), rates_(initial_rates_), used_rates_(initial_rates_) {}
 
+size_t StepLedger::At(int group) const {
+  Check(group >= 0 && group < num_groups(), "optimizer", "group ", group,
+        " does not exist; the number of groups is ", num_groups());
+  return static_cast<size_t>(group);
+}
+
+double StepLedger::initial_rate(int group) const { return initial_rates_[At(group)]; }
+
 double StepLedger::rate(int group) {
   CatchUp();
-  return rates_[static_cast<size_t>(group)];
+  return rates_[At(group)];
 }
 
 double StepLedger::used_rate(int group) {
   CatchUp();
-  return used_rates_[static_cast<size_t>(group)];
+  return used_rates_[At(group)];
 }
 
 void StepLedger::SetRate(int group, double rate) {
+  Check(!std::isnan(rate), "optimizer", "lr must be a number but is ", rate);
   CatchUp();
-  rates_[static_cast<size_t>(group)] = rate;
+  rates_[At(group)] = rate;
 }
 
 int64_t StepLedger::step_count() {

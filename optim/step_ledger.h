@@ -31,10 +31,11 @@ class StepLedger {
   explicit StepLedger(std::vector<double> rates);
 
   int num_groups() const { return static_cast<int>(initial_rates_.size()); }
-  double initial_rate(int group) const { return initial_rates_[static_cast<size_t>(group)]; }
+  // These throw for a group that there is not.
+  double initial_rate(int group) const;
   double rate(int group);                // may wait
   double used_rate(int group);           // the rate of the last step; may wait
-  void SetRate(int group, double rate);  // may wait
+  void SetRate(int group, double rate);  // throws for NaN; may wait
   int64_t step_count();                  // the number of steps that were taken; may wait
   bool step_was_skipped();               // true if the last step was skipped; may wait
   // Goes on from another ledger's numbers; rates have one element for each group. May wait.
@@ -59,6 +60,8 @@ class StepLedger {
   void UseDevice(const DeviceUpdater* device);
 
  private:
+  // Returns the index of a group; throws if there is none.
+  size_t At(int group) const;
   // Brings step_count_ up to date.
   void CountSteps();
   // Sets the rates to those of the schedule's step `step`.

@@ -74,6 +74,7 @@ Adafactor::Adafactor(std::vector<ParameterGroup> groups, AdafactorOptions o)
       options_(o),
       rates_{.kind = RateKind::kAdafactor, .decay = o.beta2_decay, .limited = !o.transformers} {
   Check(o.beta2_decay <= 0, "Adafactor", "beta2_decay must be at most 0 but is ", o.beta2_decay);
+  Check(!std::isnan(o.eps1), "Adafactor", "eps1 must be a number but is ", o.eps1);
   Check(o.eps2 >= 0, "Adafactor", "eps2 must be at least 0 but is ", o.eps2);
   Check(o.d >= 1, "Adafactor", "d must be at least 1 but is ", o.d);
   const double eps1 = o.eps1 >= 0      ? o.eps1

@@ -330,6 +330,8 @@ TEST_F(MoreOptimizersTest, RefuseWrongOptionsAndStates) {
   EXPECT_EQ(message([&] { Adagrad(p, {.lr_decay = -2}); }),
             "[Adagrad] lr_decay must be at least 0 but is -2");
   EXPECT_EQ(message([&] { Lamb(p, {.eps = -1}); }), "[LAMB] eps must be at least 0 but is -1");
+  EXPECT_EQ(message([&] { Adafactor(p, {.eps1 = NAN}); }),
+            "[Adafactor] eps1 must be a number but is nan");
   EXPECT_EQ(message([&] { Adafactor(p, {.d = 0.5}); }),
             "[Adafactor] d must be at least 1 but is 0.5");
   for (Optimizer* optimizer :
