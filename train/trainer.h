@@ -167,6 +167,8 @@ class Trainer {
   void WriteCheckpointFiles(const std::string& dir);
   // Takes the result of a checkpoint that was written. `wait`: waits until there is one.
   void FinishSaving(bool wait);
+  // Waits until this rank has written what it has begun, without the others.
+  void WaitForOwnSave();
   // On the main process: tells the callbacks how a save has ended, and forgets a best model that
   // was not saved.
   void NoteSaved(const SavedCheckpoint& saved);
@@ -189,6 +191,8 @@ class Trainer {
   void Resume();
   std::optional<FoundCheckpoint> FindCheckpoint();
   void LoadCheckpoint(const FoundCheckpoint& checkpoint);
+  // Notes it if the best checkpoint of before is not that of the best step, and forgets it.
+  void ForgetBestOfAnotherStep();
   // Sets the rates by these arguments, after the optimizer's state has brought those of `then`.
   void TakeNewRates(const NamedSettings& then, const StateDict& schedule);
   // Does what was still to be done after the step of the checkpoint.
@@ -217,7 +221,8 @@ class Trainer {
   void WarnOfLostBest();
   // Warns if there is a best metric, but no checkpoint with its model.
   void WarnOfMissingBest();
-  // Returns true if the best model is that of an earlier step whose checkpoint isn't there.
+  // Returns true if the main process has begun the best checkpoint at an earlier step, and it is
+  // not there. Call it if the main process is lost or has nothing to write.
   bool BestIsUnsaved() const;
   // Gives the model the values of the best checkpoint, or of the copy in memory. If the checkpoint
   // is gone or damaged, warns and leaves the model as it is after the last step.
@@ -330,6 +335,7 @@ class Trainer {
   Tensor values_before_;                // its values, if they were in memory only
   std::optional<BestModel> lost_best_;  // the best one whose checkpoint has failed
   bool save_has_failed_ = false;        // on the main process: since the last AgreeOnBest
+  bool sees_main_folder_ = true;        // the output folder of the main process
   // LoadBestModel has given the model the values of an earlier step.
   bool model_is_best_ = false;
   std::vector<std::string> notes_;

@@ -79,10 +79,11 @@ void Trainer::ForgetUnsavedBest(const SavedCheckpoint& failed) {
 }
 
 bool Trainer::BestIsUnsaved() const {
-  if (state_.best_model_checkpoint.empty() || state_.best_global_step == state_.global_step)
+  if (!begun_ || begun_->path != state_.best_model_checkpoint || begun_->path == resumed_from_ ||
+      begun_->step == state_.global_step || !sees_main_folder_)
     return false;
   std::error_code code;
-  return !fs::exists(fs::path(state_.best_model_checkpoint) / kManifestFile, code);
+  return !fs::exists(fs::path(begun_->path) / kManifestFile, code);
 }
 
 void Trainer::AgreeOnBest() {

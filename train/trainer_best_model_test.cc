@@ -363,29 +363,44 @@ TEST(TrainerBestModelTest, TheBestOfBeforeStaysAfterAMove) {
           step + "; the model is that of the last step");
 }
 
-// The best step of before had no checkpoint, since the best model was not asked for.
+// The best step of before had no checkpoint, since the best model was not asked for. An earlier
+// best one may have had one.
 TEST(TrainerBestModelTest, ABestWithoutACheckpointIsTold) {
   const auto change = [](TrainingArguments& a) {
     KeepTheBest(a);
-    a.save_steps = 16;
-    a.greater_is_better = true;
+    a.save_steps = 8;
     a.metric_for_best_model = "loss";
     a.load_best_model_at_end = false;
   };
-  Remove("untold");
-  TrainAndLook(Arguments("untold", change), 1, {});
-  TrainingArguments arguments = Arguments("untold", change);
-  arguments.load_best_model_at_end = true;
-  arguments.num_train_epochs = 3;
-  arguments.resume_anyway = true;
-  arguments.resume_from_checkpoint = "true";
   const auto look = [](const Trainer& trainer) {
-    return std::to_string(*trainer.state().best_global_step) + "|" + last_warning;
+    return (trainer.notes().empty() ? "" : trainer.notes().back()) + "|" + last_warning;
   };
-  const std::string said = TrainAndLook(arguments, 1, look, std::make_shared<Listener>());
-  const std::string step = said.substr(0, said.find('|'));
-  EXPECT_EQ(said, step + "|warning: no checkpoint holds the best model, that of step " + step +
-                      "; the model is that of the last step");
+  for (const std::string earlier : {"", "checkpoint-8"}) {
+    Remove("untold");
+    TrainAndLook(Arguments("untold", change), 1, {});
+    const std::string checkpoint = Folder("untold") + "/checkpoint-16";
+    nlohmann::json state = nlohmann::json::parse(ReadFile(checkpoint + "/trainer_state.json"));
+    state["best_global_step"] = 6;
+    state["best_metric"] = 0;  // better than all that come
+    state["best_model_checkpoint"] = nullptr;
+    if (!earlier.empty()) state["best_model_checkpoint"] = Folder("untold") + "/" + earlier;
+    WriteFileAtomically(checkpoint + "/trainer_state.json", state.dump());
+    WriteManifest(checkpoint, ReadManifest(checkpoint));
+    TrainingArguments arguments = Arguments("untold", change);
+    arguments.load_best_model_at_end = true;
+    arguments.num_train_epochs = 3;
+    arguments.resume_anyway = true;
+    arguments.resume_from_checkpoint = "true";
+    const std::string said = TrainAndLook(arguments, 1, look, std::make_shared<Listener>());
+    EXPECT_TRUE(
+        said.ends_with("|warning: no checkpoint holds the best model, that of step 6; the "
+                       "model is that of the last step"))
+        << said;
+    EXPECT_EQ(
+        said.starts_with("warning: no checkpoint holds the best model so far, that of step 6"),
+        !earlier.empty())
+        << said;
+  }
 }
 
 // Only the model of the best checkpoint matters to a resume. Its state may be damaged. Its log may

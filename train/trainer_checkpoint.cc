@@ -2,6 +2,7 @@
 #include <absl/status/status.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -44,6 +45,7 @@ void Trainer::CheckSharedFolder() {
   if (!keeps_checkpoints() || job.local_world_size == job.world_size) return;
   const std::string folder = out_ != nullptr ? out_->path() : arguments_.output_dir;
   const std::vector<int> without = RanksWithoutFolder(accelerator_, folder);
+  sees_main_folder_ = std::ranges::find(without, accelerator_.process_index()) == without.end();
   if (without.empty()) return;
   const std::string problem = arguments_.output_dir + ": rank " + std::to_string(without.front()) +
                               " does not see the main process's output folder";
@@ -116,6 +118,8 @@ nlohmann::json Trainer::ResumeState() {
   // If this checkpoint is the best one, its manifest isn't written yet.
   if (!best.empty() && state_.best_global_step != state_.global_step)
     state["best_model_sha256"] = DigestOfModel(best);
+  if (lost_best_)
+    state["lost_best"] = {{"metric", *lost_best_->metric}, {"step", *lost_best_->step}};
   if (state_.loss) state["loss"] = *state_.loss;
   if (std::isfinite(state_.grad_norm)) state["grad_norm"] = state_.grad_norm;
   if (const GradScaler* scaler = accelerator_.scaler(); scaler != nullptr)
@@ -244,19 +248,23 @@ void Trainer::SaveInterrupted() {
 }
 
 std::string Trainer::SaveCheckpointAlone(bool complete) {
-  // This rank writes alone, so what it has begun to write comes to its end.
-  while (saver_ && saver_->active()) {
-    const std::optional<SavedCheckpoint> saved = saver_->Poll();
-    if (!saved) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    if (saved && accelerator_.is_main_process()) NoteSaved(*saved);
-  }
+  constexpr char kGoOn[] = "; training can go on from ";
   const bool can_be_saved =
       complete && optimizer_.shards() == nullptr && !arguments_.save_only_model;
-  const std::optional<FoundCheckpoint> newest = NewestOwnCheckpoint();
-  // If the main process has not finished the best checkpoint, an older one leads to that model
-  // again, and a new one would not.
-  if (newest && (!can_be_saved || BestIsUnsaved()))
-    return "; training can go on from " + newest->path;
+  if (can_be_saved) {
+    WaitForOwnSave();
+    // All is saved if the loss came after the last step.
+    std::error_code code;
+    if (begun_ && begun_->step == state_.global_step &&
+        fs::exists(fs::path(begun_->path) / kManifestFile, code))
+      return kGoOn + begun_->path;
+  }
+  const bool best_is_unsaved = BestIsUnsaved();
+  if (!can_be_saved || best_is_unsaved) {
+    // If the main process has not finished the best checkpoint, an older one leads to that model
+    // again, and a new one would not.
+    if (const auto newest = NewestOwnCheckpoint()) return kGoOn + newest->path;
+  }
   if (!can_be_saved) {
     // The lost rank has taken its part of the moments with it.
     return "; training can't go on from it: " +
@@ -267,16 +275,23 @@ std::string Trainer::SaveCheckpointAlone(bool complete) {
   state_.num_input_tokens_seen = tokens_of_steps_;
   CheckpointSaver saver(out_->path(), nullptr);
   if (run_ == 0) run_ = NextRun(saver.parent());
-  if (state_.best_global_step == state_.global_step) {
-    state_.best_model_checkpoint = saver.parent() + "/" + CheckpointName(state_.global_step);
-  } else if (BestIsUnsaved()) {
-    ForgetUnsavedBest(
-        {.path = state_.best_model_checkpoint, .step = state_.global_step, .error = {}});
-  }
+  const std::string path = saver.parent() + "/" + CheckpointName(state_.global_step);
+  if (best_is_unsaved)
+    ForgetUnsavedBest({.path = state_.best_model_checkpoint, .step = begun_->step, .error = {}});
+  if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = path;
   saver.Start(MakeCheckpointJob(saver, /*writes_model=*/true), /*beside=*/false);
   const std::optional<SavedCheckpoint> saved = saver.Poll();
-  if (saved->error) return "; no checkpoint was saved: " + saved->error->message();
-  return "; training can go on from " + saved->path;
+  const std::string earlier = save_error_ ? "; " + save_error_->message() : "";
+  if (saved->error) return earlier + "; no checkpoint was saved: " + saved->error->message();
+  return earlier + kGoOn + saved->path;
+}
+
+void Trainer::WaitForOwnSave() {
+  while (saver_ && saver_->active()) {
+    const std::optional<SavedCheckpoint> saved = saver_->Poll();
+    if (!saved) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (saved && accelerator_.is_main_process()) NoteSaved(*saved);
+  }
 }
 
 }  // namespace lathe

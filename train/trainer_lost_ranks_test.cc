@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/checkpoint/checkpoint_folder.h"
@@ -145,7 +146,8 @@ TrainingArguments ArgumentsForTheBest(const std::string& folder) {
   return arguments;
 }
 
-// Trains on two ranks, of which `lost` has a callback more. Returns the hint of the other's error.
+// Trains on two ranks, of which `lost` has a callback more. If `lost` is 2, both have it. Returns
+// the hint of the other's error, or of rank 0's.
 std::string TrainWith(const TrainingArguments& arguments, int lost = 0,
                       const std::shared_ptr<Callback>& callback = nullptr) {
   const std::vector<RankResult> results = RunRanks(2, [&](const ProcessEnvironment& env) {
@@ -154,7 +156,7 @@ std::string TrainWith(const TrainingArguments& arguments, int lost = 0,
     options.timeout = std::chrono::seconds(30);
     Accelerator accelerator(options);
     std::vector<std::shared_ptr<Callback>> callbacks = {std::make_shared<StateCallback>()};
-    if (env.rank == lost && callback != nullptr) callbacks.push_back(callback);
+    if ((env.rank == lost || lost == 2) && callback != nullptr) callbacks.push_back(callback);
     const TrainerInputs inputs = {
         .model = TinyBert(), .train = TinyData(16), .evaluation = TinyData(6)};
     Trainer trainer(arguments, accelerator, inputs, callbacks);
@@ -165,7 +167,7 @@ std::string TrainWith(const TrainingArguments& arguments, int lost = 0,
     }
     return std::string("nothing was lost");
   });
-  return results[static_cast<size_t>(1 - lost)].said;
+  return results[lost == 0 ? 1 : 0].said;
 }
 
 std::string ModelIn(const std::string& folder) { return ReadFile(folder + "/model.safetensors"); }
@@ -300,6 +302,64 @@ TEST(TrainerLostRanksTest, NoCheckpointNamesABestThatWasNeverSaved) {
     EXPECT_TRUE(said.ends_with("; training can go on from " + checkpoint)) << said;
     EXPECT_EQ(StateIn(checkpoint).at("best_model_checkpoint").is_null(), every == best) << every;
   }
+}
+
+// Ends the rank before the step after `step`.
+class EndsAfterStep : public Callback {
+ public:
+  explicit EndsAfterStep(int64_t step) : step_(step) {}
+  void OnStepBegin(const TrainingArguments&, const TrainerState& state, TrainerControl&) override {
+    if (state.global_step == step_) _exit(9);
+  }
+  bool SetsControl() const override { return false; }
+
+ private:
+  int64_t step_;
+};
+
+// Nobody is writing the best checkpoint, so an older one leads nowhere better.
+TEST(TrainerLostRanksTest, ABestThatTheUserHasRemovedKeepsNoStepsFromBeingSaved) {
+  TrainingArguments arguments = ArgumentsForTheBest("trainer_lost_after_the_best_test");
+  const std::string& folder = arguments.output_dir;
+  EXPECT_EQ(TrainWith(arguments), "nothing was lost");
+  fs::remove_all(folder + "/" + CheckpointName(BestStepIn(folder)));
+  arguments.save_steps = 1000;
+  arguments.num_train_epochs = 3;
+  arguments.resume_anyway = true;
+  arguments.resume_from_checkpoint = "true";
+  const std::string said = TrainWith(arguments, 1, std::make_shared<EndsAfterStep>(18));
+  EXPECT_TRUE(said.ends_with("; training can go on from " + folder + "/checkpoint-18")) << said;
+}
+
+// Rank 1 ends before it knows where its part of the checkpoint of step 2 belongs.
+class EndsBeforeItsPart : public Callback {
+ public:
+  explicit EndsBeforeItsPart(std::string flag) : flag_(std::move(flag)) {}
+  void OnSave(const TrainingArguments&, const TrainerState&, TrainerControl&,
+              const std::string&) override {
+    while (!fs::exists(flag_)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  void OnStepBegin(const TrainingArguments&, const TrainerState& state, TrainerControl&) override {
+    if (state.global_step != 2 || state.is_world_process_zero) return;
+    WriteFileAtomically(flag_, "");
+    _exit(9);
+  }
+  bool SetsControl() const override { return false; }
+
+ private:
+  std::string flag_;
+};
+
+TEST(TrainerLostRanksTest, NobodyWaitsForThePartOfALostRank) {
+  TrainingArguments arguments = ArgumentsForTheBest("trainer_lost_part_test");
+  arguments.shard_optimizer = true;
+  const std::string flag = arguments.output_dir + ".flag";
+  fs::remove(flag);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string said = TrainWith(arguments, 2, std::make_shared<EndsBeforeItsPart>(flag));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_NE(said.find("; the model after step 2 is in " + arguments.output_dir), std::string::npos)
+      << said;
 }
 
 }  // namespace

@@ -198,6 +198,12 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
       PlaceOfBest(best, checkpoint, own.values.value("best_model_sha256", ""));
   if (!best.empty() && state_.best_model_checkpoint.empty())
     notes_.push_back("warning: " + best + " with the best model is another training's now");
+  if (own.values.contains("lost_best")) {
+    const StateDict lost = WithValues(own.Get<json>(kOwner, "lost_best"));
+    lost_best_ = BestModel{.metric = lost.Get<double>(kOwner, "metric"),
+                           .step = lost.Get<int64_t>(kOwner, "step")};
+  }
+  ForgetBestOfAnotherStep();
   loss_since_log_ = own.Get<double>(kOwner, "loss_since_log");
   loss_total_ = own.Get<double>(kOwner, "loss_total");
   logged_step_ = own.Get<int64_t>(kOwner, "logged_step");
@@ -209,6 +215,21 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   steps_read_ = steps_before_ = state_.global_step;
   tokens_before_ = tokens_of_steps_ = state_.num_input_tokens_seen;
   resumed_from_ = last_checkpoint_ = checkpoint.path;
+}
+
+// Without load_best_model_at_end, the best step may have had no checkpoint. The place is that of an
+// earlier best one then.
+void Trainer::ForgetBestOfAnotherStep() {
+  if (!arguments_.load_best_model_at_end || state_.best_model_checkpoint.empty()) return;
+  try {
+    const int64_t step = ReadManifest(state_.best_model_checkpoint).step;
+    if (step == state_.best_global_step) return;
+  } catch (const Error&) {
+    return;  // the end tells what is wrong with it
+  }
+  notes_.push_back("warning: no checkpoint holds the best model so far, that of step " +
+                   std::to_string(state_.best_global_step.value_or(0)));
+  state_.best_model_checkpoint.clear();
 }
 
 void Trainer::TakeNewRates(const NamedSettings& then, const StateDict& schedule) {

@@ -77,6 +77,18 @@ TEST_F(OutputDirTest, ReplaceIsAllOrNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 2);
 }
 
+// In a container the next program often has the number of the one that was killed.
+TEST_F(OutputDirTest, KeepsTheModelThatAKilledProgramOfTheSameNumberLeft) {
+  const std::string left = root_ + "/.partial." + std::to_string(getpid()) + "/old";
+  fs::create_directories(left);
+  WriteFileAtomically(left + "/config.json", "old");
+  OutputDir out(root_, true);
+  out.Replace([](const std::string& dir) { WriteFileAtomically(dir + "/config.json", "new"); });
+  EXPECT_EQ(ReadFile(left + "/config.json"), "old");
+  EXPECT_EQ(ReadFile(root_ + "/config.json"), "new");
+  EXPECT_EQ(std::distance(fs::directory_iterator(root_), {}), 2);
+}
+
 class ReplaceFaultTest : public OutputDirTest {
  protected:
   static constexpr const char* kNames[] = {"config.json", "model.safetensors", "vocab.txt"};

@@ -78,13 +78,21 @@ bool IsModelFile(const std::string& name) {
   return end == static_cast<int>(name.size());
 }
 
+// Returns a path inside `parent` where nothing lies. A killed program that had the same number may
+// have left a model there (OutputDir::Replace).
+std::string UnusedPath(const std::string& parent) {
+  const std::string first = parent + "/.partial." + std::to_string(getpid());
+  std::string path = first;
+  std::error_code code;
+  for (int i = 2; fs::exists(path, code); ++i) path = first + "." + std::to_string(i);
+  return path;
+}
+
 // A folder inside `parent` that is removed at the end, whatever happens.
 class ScratchDir {
  public:
-  explicit ScratchDir(const std::string& parent)
-      : path_(parent + "/.partial." + std::to_string(getpid())) {
+  explicit ScratchDir(const std::string& parent) : path_(UnusedPath(parent)) {
     std::error_code code;
-    fs::remove_all(path_, code);
     fs::create_directory(path_, code);
     ThrowIf(code, parent);
   }

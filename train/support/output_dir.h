@@ -40,8 +40,8 @@ class OutputDir {
   // weights and results, by their usual names, and its card unless it was edited. Other files stay.
   // If anything fails (a full disk, say), everything here stays as it was. After a crash the folder
   // holds the old model, the new one, or none that loads: config.json leaves first and arrives
-  // last. Files that are not in place then lie in `.partial.PID/old` and
-  // `.partial.PID/new`.
+  // last. Files that are not in place then lie in `old` and `new` of a folder
+  // `.partial.PID`, which no later program removes.
   void Replace(const std::function<void(const std::string& dir)>& write);
 
   // Writes one file, whole or not at all; JSON is written as Trainer writes it.
