@@ -97,6 +97,15 @@ std::string HubClient::FileUrl(const std::string& revision, const std::string& f
          PercentEncoded(file, true);
 }
 
+HttpRequest HubClient::MetadataRequest(const std::string& revision, const std::string& file) const {
+  return {.method = "HEAD",
+          .url = FileUrl(revision, file),
+          .headers = {"Accept-Encoding: identity"},
+          .connect_timeout = settings_.etag_timeout,
+          .total_timeout = settings_.etag_timeout,
+          .stall_timeout = settings_.etag_timeout};
+}
+
 HttpResponse HubClient::Send(HttpRequest request, bool to_bytes, HttpSink* sink) {
   const std::vector<std::string> headers = request.headers;
   for (int redirects = 0;; ++redirects) {
@@ -169,13 +178,8 @@ HttpResponse HubClient::SendOften(const HttpRequest& request, int attempts) {
 }
 
 HubFile HubClient::FindFile(const std::string& revision, const std::string& file, int attempts) {
-  const std::string url = FileUrl(revision, file);
-  const HttpResponse response = SendOften({.method = "HEAD",
-                                           .url = url,
-                                           .headers = {"Accept-Encoding: identity"},
-                                           .connect_timeout = settings_.etag_timeout,
-                                           .total_timeout = settings_.etag_timeout},
-                                          attempts);
+  const HttpRequest request = MetadataRequest(revision, file);
+  const HttpResponse response = SendOften(request, attempts);
   HubFile found;
   found.commit = response.Header("x-repo-commit");
   const std::string code = response.Header("x-error-code");
@@ -201,7 +205,8 @@ HubFile HubClient::FindFile(const std::string& revision, const std::string& file
                 "check HF_ENDPOINT, and the proxy if there is one")
         .WithDetail(HubOutOfReach{});
   }
-  found.location = redirect ? ResolveLocation(url, response.Header("location")) : url;
+  found.location =
+      redirect ? ResolveLocation(request.url, response.Header("location")) : request.url;
   CheckEncryption(origin_, OriginOf(found.location));
   return found;
 }

@@ -63,6 +63,8 @@ class HubClient {
   HubListing List(const std::string& revision);
   // Returns the address at which the file is asked for.
   std::string FileUrl(const std::string& revision, const std::string& file) const;
+  // Returns the request that asks for a file's metadata.
+  HttpRequest MetadataRequest(const std::string& revision, const std::string& file) const;
 
   // Sends a request, and follows redirects that lead to a model's present name: relative ones, and
   // those to the same origin from an answer without a commit. Follows others, which lead to the

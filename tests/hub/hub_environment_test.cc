@@ -5,6 +5,7 @@
 
 #include "lathe/core/hub/http/http.h"
 #include "lathe/core/hub/hub_cache.h"
+#include "lathe/core/hub/hub_client.h"
 #include "lathe/tests/hub/hub_testing.h"
 
 namespace lathe {
@@ -234,6 +235,38 @@ TEST_F(HubTest, StallsEndAfterTheDownloadsTimeout) {
   const auto took = std::chrono::steady_clock::now() - start;
   EXPECT_GE(took, std::chrono::milliseconds(500));
   EXPECT_LT(took, std::chrono::seconds(10));
+}
+
+// The time until there is a connection has a limit of its own.
+TEST_F(HubTest, AConnectionMayTakeLongerThanTheDownloadsTimeout) {
+  if (!MakeCertificate(root_)) GTEST_SKIP() << "there is no openssl here";
+  HubServer cdn({.certificate = root_ + "/cert.pem",
+                 .key = root_ + "/key.pem",
+                 .host = "localhost",
+                 .tls_delay = 2.5});
+  HubServer hub({.cdn = &cdn});
+  hub.Add(kModel, {.files = {{"config.json", {"{}"}}, {"model.safetensors", {weights_, true}}}});
+  const Variable endpoint("HF_ENDPOINT", hub.url());
+  const Variable certificate("SSL_CERT_FILE", root_ + "/cert.pem");
+  HubSettings settings = Settings();
+  settings.download_timeout = 0.5;
+  const CheckpointParts parts = {.config = true, .weights = true};
+  EXPECT_EQ(Weights(FetchCheckpoint(kModel, parts, settings).folder), weights_);
+  EXPECT_EQ(cdn.Count("GET", "/stored/"), 1);
+  // It ends there.
+  settings.etag_timeout = 0.3;
+  fs::remove_all(root_ + "/hub");
+  ExpectError([&] { FetchCheckpoint(kModel, parts, settings); }, "no answer in time");
+}
+
+TEST_F(HubTest, MetadataMayTakeAsLongAsTheirTimeoutSays) {
+  const Variable variable("HF_HUB_ETAG_TIMEOUT", "20");
+  const HubClient client(ReadHubSettings({}), kModel);
+  const HttpRequest request = client.MetadataRequest("main", "config.json");
+  EXPECT_EQ(request.url, hub_.url() + "/owner/name/resolve/main/config.json");
+  EXPECT_EQ(request.connect_timeout, 20);
+  EXPECT_EQ(request.total_timeout, 20);
+  EXPECT_EQ(request.stall_timeout, 20);
 }
 
 TEST_F(HubTest, SomeHostsNeedNoProxy) {

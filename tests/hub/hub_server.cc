@@ -172,6 +172,7 @@ void HubServer::Serve(int fd) {
   Connection connection;
   connection.fd = fd;
   if (tls_ != nullptr) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(options_.tls_delay));
     connection.ssl = SSL_new(static_cast<SSL_CTX*>(tls_));
     SSL_set_fd(connection.ssl, fd);
   }

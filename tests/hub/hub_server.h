@@ -76,6 +76,7 @@ class HubServer {
     std::string certificate = {}, key = {};  // PEM files; without them plain http
     std::string host = "127.0.0.1";          // as the address names it
     int port = 0;                            // 0: any that is free
+    double tls_delay = 0;                    // seconds before each handshake with TLS
   };
   HubServer() : HubServer(Options{}) {}
   explicit HubServer(const Options& options);

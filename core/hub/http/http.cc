@@ -55,7 +55,7 @@ HttpFailure FailureOf(CURLcode code) {
 struct Transfer {
   HttpResponse response;
   HttpSink* sink = nullptr;
-  bool headers_ended = false, begun = false, stalled = false, too_large = false;
+  bool connected = false, headers_ended = false, begun = false, stalled = false, too_large = false;
   bool dropped = false;      // the body, because nobody reads it
   double stall_timeout = 0;  // seconds
   std::chrono::steady_clock::time_point last_byte = std::chrono::steady_clock::now();
@@ -80,6 +80,14 @@ struct Transfer {
     sink->Begin(response);
   }
 };
+
+// Is called once there is a connection, before the request is sent.
+int OnConnection(void* user, char*, char*, int, int) {
+  Transfer& transfer = *static_cast<Transfer*>(user);
+  transfer.connected = true;
+  transfer.last_byte = std::chrono::steady_clock::now();
+  return CURL_PREREQFUNC_OK;
+}
 
 size_t OnHeader(char* data, size_t size, size_t count, void* user) {
   Transfer& transfer = *static_cast<Transfer*>(user);
@@ -123,11 +131,12 @@ size_t OnBody(char* data, size_t size, size_t count, void* user) {
 }
 
 // Is called about once a second. Ends a transfer of which nothing comes any more: libcurl's own
-// limit looks at the mean of five seconds, so it would need longer.
+// limit looks at the mean of five seconds, so it would need longer. Another of its limits ends a
+// connection that doesn't come about.
 int OnProgress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   Transfer& transfer = *static_cast<Transfer*>(user);
   const std::chrono::duration<double> quiet = std::chrono::steady_clock::now() - transfer.last_byte;
-  transfer.stalled = quiet.count() > transfer.stall_timeout;
+  transfer.stalled = transfer.connected && quiet.count() > transfer.stall_timeout;
   return transfer.stalled ? 1 : 0;
 }
 
@@ -207,6 +216,8 @@ HttpResponse HttpClient::Send(const HttpRequest& request, HttpSink* sink) {
   curl.easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
   curl.easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, OnProgress);
   curl.easy_setopt(easy, CURLOPT_XFERINFODATA, &transfer);
+  curl.easy_setopt(easy, CURLOPT_PREREQFUNCTION, OnConnection);
+  curl.easy_setopt(easy, CURLOPT_PREREQDATA, &transfer);
   curl.easy_setopt(easy, CURLOPT_BUFFERSIZE, 256L << 10);
   curl.easy_setopt(easy, CURLOPT_ERRORBUFFER, text);
   curl.easy_setopt(easy, CURLOPT_HEADERFUNCTION, OnHeader);

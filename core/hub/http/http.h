@@ -32,7 +32,8 @@ struct HttpRequest {
   std::vector<std::string> headers = {};  // "Name: value"
   double connect_timeout = 10;            // seconds
   double total_timeout = 0;               // seconds; 0: as long as bytes arrive
-  double stall_timeout = 10;  // seconds until all headers are there, then without a byte
+  // Seconds from the connection until all headers are there, then without a byte.
+  double stall_timeout = 10;
 };
 
 struct HttpResponse {
