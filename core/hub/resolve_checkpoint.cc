@@ -168,7 +168,9 @@ std::optional<ResolvedCheckpoint> Resolver::InsteadOfHub(const Error& e,
   if (!excused || !known) return std::nullopt;
   std::string damage;
   std::optional<ResolvedCheckpoint> cached = WholeOrNone(*known, parts, &damage);
-  if (settings_.check_cached && !damage.empty()) PrintNote("note: " + damage);
+  if (settings_.check_cached && !damage.empty() && damage != e.message()) {
+    PrintNote("note: " + damage);
+  }
   // A check has found damage that can't be mended. An older commit would hide it.
   const bool is_damaged = settings_.check_cached && !cached && e.detail<AboutFile>() != nullptr;
   if (is_damaged) return std::nullopt;

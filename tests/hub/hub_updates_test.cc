@@ -244,6 +244,21 @@ TEST_F(HubUpdatesTest, AnIndexThatOnlyTheCacheHasDamagedIsAnError) {
   ExpectError([&] { Fetch(); }, "model.safetensors.index.json: is not JSON");
 }
 
+// The Hub's own index is what it should be, so it was not damaged here.
+TEST_F(HubUpdatesTest, AnIndexThatTheHubHasDamagedIsNamedOnce) {
+  hub_.Add(kModel, {.files = {{"config.json", {"{\"model_type\": \"bert\"}"}},
+                              {"vocab.txt", {"[PAD]\n[UNK]\n"}},
+                              {"model.safetensors.index.json", {"{"}}}});
+  HubSettings settings = Settings();
+  settings.check_cached = true;
+  for (int i = 0; i < 2; ++i) {
+    testing::internal::CaptureStderr();
+    ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+                "model.safetensors.index.json: is not JSON");
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << i;
+  }
+}
+
 TEST_F(HubUpdatesTest, AnswersThatMayNotBeFollowedStayErrors) {
   Fetch();
   MoveBranch();
