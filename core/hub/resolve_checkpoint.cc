@@ -66,8 +66,8 @@ class Resolver {
   // Returns the latest whole snapshot of a commit that the branch had earlier. There is none if the
   // revision is a commit.
   std::optional<ResolvedCheckpoint> EarlierCommit(const CheckpointParts& parts);
-  // Returns what the cache has of the known commit. If that isn't whole, returns an earlier commit
-  // and says so on standard error. Throws NotFound if there is neither.
+  // Returns what the cache has of the known commit. If none is known, or it isn't whole, returns an
+  // earlier commit and says so on standard error. Throws NotFound if there is neither.
   ResolvedCheckpoint FromCache(const std::optional<std::string>& known,
                                const CheckpointParts& parts);
   // Returns what the cache has whole if the error means that more can't be fetched or can't be
@@ -142,19 +142,20 @@ std::optional<ResolvedCheckpoint> Resolver::EarlierCommit(const CheckpointParts&
 
 ResolvedCheckpoint Resolver::FromCache(const std::optional<std::string>& known,
                                        const CheckpointParts& parts) {
+  std::string problem = "the newest commit of " + model_ + " is not in the cache";
   if (known) {
-    std::string problem =
-        "the cache has not all that is needed of " + model_ + " of commit " + *known;
+    problem = "the cache has not all that is needed of " + model_ + " of commit " + *known;
     if (const auto whole = WholeOrNone(*known, parts, &problem)) return *whole;
-    if (const auto earlier = EarlierCommit(parts)) {
-      PrintNote("note: " + problem + ", so commit " + earlier->commit + " is used");
-      return *earlier;
-    }
-    if (IsThere(*known)) return Whole(*known, parts);  // throws
   }
+  if (const auto earlier = EarlierCommit(parts)) {
+    PrintNote("note: " + problem + ", so commit " + earlier->commit + " is used");
+    return *earlier;
+  }
+  if (known && IsThere(*known)) return Whole(*known, parts);  // throws
+  const bool has_none =
+      settings_.revision == "main" && !std::filesystem::exists(cache_.root() + "/snapshots");
   throw NotFound(model_ + ": no such folder, and no model of this name" +
-                     (settings_.revision == "main" ? "" : " and revision") + " is in the cache " +
-                     settings_.cache_dir,
+                     (has_none ? "" : " and revision") + " is in the cache " + settings_.cache_dir,
                  "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE allow no download; unset them, or give "
                  "a folder's path");
 }
@@ -165,19 +166,22 @@ std::optional<ResolvedCheckpoint> Resolver::InsteadOfHub(const Error& e,
   // The only files that a download reads and writes are the cache's.
   const bool excused = e.detail<HubOutOfReach>() != nullptr || e.detail<HubRefused>() != nullptr ||
                        e.detail<AboutFile>() != nullptr;
-  if (!excused || !known) return std::nullopt;
+  if (!excused) return std::nullopt;
   std::string damage;
-  std::optional<ResolvedCheckpoint> cached = WholeOrNone(*known, parts, &damage);
+  std::optional<ResolvedCheckpoint> cached;
+  if (known) cached = WholeOrNone(*known, parts, &damage);
   if (settings_.check_cached && !damage.empty() && damage != e.message()) {
     PrintNote("note: " + damage);
   }
   // A check has found damage that can't be mended. An older commit would hide it.
-  const bool is_damaged = settings_.check_cached && !cached && e.detail<AboutFile>() != nullptr;
+  const bool is_damaged =
+      settings_.check_cached && known && !cached && e.detail<AboutFile>() != nullptr;
   if (is_damaged) return std::nullopt;
   if (!cached) cached = EarlierCommit(parts);
   if (!cached) return std::nullopt;
   PrintNote("note: " + e.message() + "; the cache has " + model_ + " of commit " + cached->commit +
-            ", which is used" + (cached->commit == *known ? "" : " instead of " + *known));
+            ", which is used" +
+            (!known || cached->commit == *known ? "" : " instead of " + *known));
   return cached;
 }
 

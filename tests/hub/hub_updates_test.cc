@@ -519,6 +519,29 @@ TEST_F(HubUpdatesTest, ADeletedRevisionTakesItsBrokenOffDownloadsAlong) {
   EXPECT_EQ(cdn_.requests().at(0).headers.at("range"), "bytes=40000-");
 }
 
+TEST_F(HubUpdatesTest, ADeletedCommitGivesTheOldOneWithoutHub) {
+  Fetch();
+  MoveBranch();
+  Fetch();
+  DeleteFromCache(root_ + "/hub", kModel, kSecond);
+  ExpectOldWithoutHub("note: the newest commit of owner/name is not in the cache, so commit " +
+                          std::string(kCommit) + " is used",
+                      kOldIsUsed);
+  hub_.Fail({.path = "", .times = -1, .status = 503});
+  ExpectOld(kOldIsUsed);
+  hub_.ClearFaults();
+  const Outcome outcome = FetchWithNote();
+  EXPECT_EQ(outcome.commit, kSecond);
+  EXPECT_EQ(outcome.note, "");
+  // Without a whole commit it is an error. The name alone is in the cache.
+  DeleteFromCache(root_ + "/hub", kModel, kSecond);
+  fs::remove(Cache() + "/snapshots/" + kCommit + "/model.safetensors");
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  ExpectError([&] { Fetch(); }, "no model of this name and revision is in the cache");
+  fs::remove_all(Cache());
+  ExpectError([&] { Fetch(); }, "no model of this name is in the cache");
+}
+
 TEST_F(HubUpdatesTest, AFirstDownloadThatBreaksOffIsKnown) {
   cdn_.Fail({.path = "/stored/", .times = -1, .status = 503});
   ExpectError([&] { Fetch(); }, "can't answer, status 503");
