@@ -194,7 +194,7 @@ Flag& FlagTable::Add(std::string name, Values* target, std::string help) {
   Flag& flag = AddFlag(std::move(name), "A,B", std::move(help), absl::StrJoin(*target, ","));
   flag.kind = Flag::Kind::kList;
   flag.set = [target](const Flag& f, const Values& values) {
-    target->clear();
+    if (!f.adds_up || !f.given) target->clear();
     for (const auto& value : values) {
       if (f.keeps_commas && !value.empty()) {
         target->push_back(value);
@@ -320,8 +320,9 @@ Values FlagTable::Parse(const Values& given) {
       if (values.empty()) throw InvalidArgument("--" + written + " needs a value");
     }
     flag->set(*flag, values);
+    const std::string earlier = flag->adds_up && flag->given ? flag->given_value + "," : "";
     flag->given = true;
-    flag->given_value = absl::StrJoin(values, ",");
+    flag->given_value = earlier + absl::StrJoin(values, ",");
   }
   return positional;
 }

@@ -9,8 +9,9 @@
 //
 // An option is written `--name value` or `--name=value`. Dashes in a name may stand for
 // underscores. A boolean is written `--name`, `--name true`, `--name=false` or `--no_name`. A list
-// is written `a,b` or `a b`. `--` ends the options. Wrong input throws InvalidArgument; some of the
-// variables may be set by then.
+// is written `a,b` or `a b`. If an option is given twice, the second value counts, but see AddUp.
+// `--` ends the options. Wrong input throws InvalidArgument; some of the variables may be set by
+// then.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,7 @@ class FlagTable {
     bool takes_json = false;    // text that is a JSON object, which a file may hold as it is
     bool is_listed = true;      // in Help, Names and GivenValues
     bool keeps_commas = false;  // the value of a list isn't split
+    bool adds_up = false;       // a list that is given again gets longer
     // Throws for a text, or a name in a list, that deserves an error of its own; may be null.
     std::function<void(const std::string& value)> check = {};
     std::string word;  // that stands for word_value, a whole number
@@ -64,6 +66,7 @@ class FlagTable {
     Flag& CheckedBy(std::function<void(const std::string& value)> function) {
       return check = std::move(function), *this;
     }
+    Flag& AddUp() { return adds_up = true, *this; }
     Flag& KeepCommas() { return keeps_commas = true, *this; }
     Flag& ImpliedValue(std::string value) { return implied_value = std::move(value), *this; }
     Flag& ValueName(std::string name_in_help) {

@@ -46,8 +46,9 @@ DownloadOptions ParseDownloadOptions(const std::vector<std::string>& args) {
       .Add(
           "include", &o.include,
           "fetch all files that match one of these patterns instead, such as '*.json,onnx/*'; NAME "
-          "stands before it")
-      .ValueName("PATTERNS");
+          "stands before it; may be given more than once")
+      .ValueName("PATTERNS")
+      .AddUp();
   AddHubFlags(flags, &o.hub, "revision");
   flags.Add("help", &o.help, "show this text");
   o.help_text = flags.Help();

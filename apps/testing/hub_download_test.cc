@@ -48,6 +48,15 @@ TEST_F(HubCliTest, DownloadsListsAndDeletes) {
   EXPECT_NE(RunProgram("lathe", {"cache"}).out.find("1 model, "), std::string::npos);
 }
 
+TEST_F(HubCliTest, PatternsMayBeGivenMoreThanOnce) {
+  const RunResult run = RunProgram(
+      "lathe", {"download", "owner/fresh", "--include", "vocab.*", "--include=config.json"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const std::string folder = "hf/hub/models--owner--fresh/snapshots/" + std::string(40, '1') + "/";
+  EXPECT_TRUE(Exists(folder + "vocab.txt"));
+  EXPECT_TRUE(Exists(folder + "config.json"));
+}
+
 TEST_F(HubCliTest, AnEmptyRevisionDeletesNothing) {
   EXPECT_EQ(RunProgram("lathe", {"download", "owner/fresh", "--include", "vocab.*"}).exit_code, 0);
   for (const std::vector<std::string>& option :
