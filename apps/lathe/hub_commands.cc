@@ -18,6 +18,7 @@ constexpr char kDownloadUsage[] =
     "Fetches models from the Hub into the cache of huggingface_hub and prints the folder\n"
     "of each. Without --include these are the files that finetune and lathe predict read.\n"
     "Files that are there are compared with their hashes; damaged ones are fetched again.\n"
+    "The command ends at the first model that can't be fetched.\n"
     "\n"
     "Usage:\n"
     "  lathe download NAME... [options]\n"
