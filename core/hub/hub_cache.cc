@@ -222,6 +222,8 @@ void HubCache::Link(const std::string& commit, const std::string& file, const st
     if (errno == EEXIST) {
       std::error_code code;
       if (fs::read_symlink(path, code) == target) return;
+      // A process without links may have put its only copy there.
+      if (fs::is_regular_file(fs::symlink_status(path, code))) return;
       unlink(path.c_str());  // it leads elsewhere
       if (symlink(target.c_str(), path.c_str()) == 0) return;
     }

@@ -53,8 +53,8 @@ class HubCache {
   // Returns the files that broken-off downloads of the blob left, the largest first.
   std::vector<std::string> Leftovers(const std::string& etag) const;
   // Makes the snapshot's file a link to the blob. Without links moves a new blob there. A blob that
-  // was there before is copied, because links of other snapshots may lead to it. Does
-  // nothing if the file is there but the blob is gone.
+  // was there before is copied, because links of other snapshots may lead to it. Does nothing if
+  // the file is there but the blob is gone. Puts no link in the place of a file.
   void Link(const std::string& commit, const std::string& file, const std::string& etag,
             bool use_symlinks, bool is_new) const;
 

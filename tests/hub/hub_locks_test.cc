@@ -151,6 +151,27 @@ TEST_F(HubLocksTest, WithoutLocksAndLinksProcessesFetchAtTheSameTime) {
   }
 }
 
+TEST_F(HubLocksTest, ALinkNeverTakesTheOnlyCopysPlace) {
+  setenv("HF_HUB_DISABLE_SYMLINKS", "1", 1);
+  Fetch();
+  unsetenv("HF_HUB_DISABLE_SYMLINKS");
+  const HubCache cache(root_ + "/hub", kModel);
+  const std::string path = cache.SnapshotPath(kCommit, "vocab.txt");
+  ASSERT_FALSE(Exists(cache.BlobPath(GitEtag("[PAD]\n[UNK]\n"))));
+  const auto link = [&] {
+    cache.Link(kCommit, "vocab.txt", GitEtag("[PAD]\n[UNK]\n"), /*use_symlinks=*/true,
+               /*is_new=*/true);
+  };
+  link();
+  EXPECT_FALSE(std::filesystem::is_symlink(path));
+  EXPECT_EQ(ReadFile(path), "[PAD]\n[UNK]\n");
+  // A link that leads elsewhere is replaced.
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("elsewhere", path);
+  link();
+  EXPECT_EQ(std::filesystem::read_symlink(path).filename(), GitEtag("[PAD]\n[UNK]\n"));
+}
+
 TEST_F(HubLocksTest, WithoutLocksABrokenDownloadLeavesNothing) {
   no_locks = true;
   cdn_.Fail({.path = "/stored/", .times = -1, .status = 404});
