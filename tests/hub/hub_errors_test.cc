@@ -124,6 +124,18 @@ TEST_F(HubTest, ServersThatSayOnlyThatAFileIsNotThere) {
   EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_);
 }
 
+// Nothing notes that such a server's model has no tokenizer.
+TEST_F(HubTest, ServersThatSayOnlyThatATokenizerIsNotThere) {
+  hub_.Add(kModel, {.files = {{"config.json", {"{}"}}, {"model.safetensors", {weights_, true}}}});
+  hub_.Fail({.path = "/api/", .times = -1, .status = 404});
+  hub_.Fail({.path = "/resolve/", .times = -1, .kind = HubFault::kPlain404});
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  HubSettings settings = Settings();
+  settings.offline = true;
+  ExpectError([&] { FetchCheckpoint(kModel, kAllParts, settings); },
+              "the tokenizer is not in the cache");
+}
+
 TEST_F(HubTest, ServersThatRefuseTheListOfFiles) {
   const auto refusal = [&](HubFault fault, const std::string& part) {
     fault.path = "/api/";
