@@ -111,7 +111,11 @@ StoredArrays KerasTensors(const std::vector<Hdf5Array>& found,
       throw BrokenWeights(file, "has two tensors \"" + name.name + "\"");
     }
   }
-  if (arrays.empty()) throw BrokenWeights(file, "lists no weights (\"layer_names\")");
+  if (arrays.empty()) {
+    // Such as a file by model.save() of Keras, which is sound.
+    throw InvalidArgument(file + ": lists no weights (\"layer_names\")",
+                          "the file may be of another kind; save the model with save_pretrained");
+  }
   return arrays;
 }
 

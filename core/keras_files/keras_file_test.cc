@@ -295,6 +295,18 @@ TEST_F(KerasFileTest, SaysHowToSaveASoundFileThatItCannotRead) {
   }
 }
 
+// Other programs than Transformers write .h5 files, too.
+TEST_F(KerasFileTest, AFileWithoutListedWeightsMayBeSound) {
+  try {
+    ReadKerasFile("tests/golden/weights_refused/no_names.h5");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument) << error.what();
+    EXPECT_NE(error.hint().find("save the model with save_pretrained"), std::string::npos)
+        << error.hint();
+  }
+}
+
 // Two layers may list one variable, each with a copy of its values.
 TEST_F(KerasFileTest, TensorsThatAreListedTwiceAreAlike) {
   std::string bytes = ReadFile("tests/golden/weights_refused/two_values.h5");
