@@ -8,10 +8,12 @@
 #include <cerrno>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/files/regular_file.h"
 
 namespace lathe {
 
 MappedFile::MappedFile(const std::string& path) {
+  CheckRegularFile(path);
   // O_NONBLOCK: a pipe without a writer must be refused, not waited for.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {

@@ -10,7 +10,7 @@ namespace lathe {
 
 class MappedFile {
  public:
-  // Throws FileError, also for a folder or a device.
+  // Throws FileError, also for a folder, and the error of CheckRegularFile for a device or a pipe.
   explicit MappedFile(const std::string& path);
   // Maps the file of this descriptor, which stays open. Errors call it `name`.
   MappedFile(int fd, const std::string& name);
