@@ -11,9 +11,9 @@
 //
 //   DataLoader pairs(data, {.batch_size = 32}, [](std::vector<Pair> all) { return Pack(all); });
 //
-// It must fill all tensors of a batch; one that may be missing is a std::optional<Tensor>. Without
-// a function, samples are stacked into a TensorBatch (tensor_batch.h). Packed text has its own
-// DataLoader<Batch> (data/datasets/data_loader.h).
+// It must fill all tensors of a batch. Those that may be missing are in a std::optional, or in a
+// map with others. Without a function, samples are stacked into a TensorBatch (tensor_batch.h).
+// Packed text has its own DataLoader<Batch> (data/datasets/data_loader.h).
 #pragma once
 
 #include <memory>

@@ -54,7 +54,7 @@ inline void CheckWeight(double weight, int64_t i, const char* of = "") {
 }
 
 // Returns true if a tensor is undefined, among those that a batch of standard containers holds.
-// Optional ones may be missing.
+// Optional ones may be missing, and some of a map's.
 template <typename T>
 bool HasUndefinedTensor(const T& value) {
   if constexpr (std::same_as<T, Tensor>) {
@@ -64,6 +64,10 @@ bool HasUndefinedTensor(const T& value) {
   } else if constexpr (tensor_batch_internal::IsTuple<T>::value) {
     return std::apply([](const auto&... parts) { return (HasUndefinedTensor(parts) || ...); },
                       value);
+  } else if constexpr (requires { typename T::mapped_type; }) {
+    return !value.empty() && std::ranges::all_of(value, [](const auto& entry) {
+      return HasUndefinedTensor(entry.second);
+    });
   } else if constexpr (requires {
                          typename T::value_type;
                          value.begin() != value.end();
