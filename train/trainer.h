@@ -224,6 +224,8 @@ class Trainer {
   // Returns true if the main process has begun the best checkpoint at an earlier step, and it is
   // not there. Call it if the main process is lost or has nothing to write.
   bool BestIsUnsaved() const;
+  // Returns true if a model that could not be saved was better than the best one that is left.
+  bool BestIsLost() const;
   // Gives the model the values of the best checkpoint, or of the copy in memory. If the checkpoint
   // is gone or damaged, warns and leaves the model as it is after the last step.
   void LoadBestModel();
@@ -261,6 +263,8 @@ class Trainer {
   [[noreturn]] void SaveWithoutTheOthers(const Error& lost);
   std::optional<std::string> GoBackIfNeeded(const Error& lost);
   void RestoreSnapshot();
+  // Returns true if this training has written the checkpoint, or has gone on from it.
+  bool IsOwnCheckpoint(const std::string& path) const;
   // Returns the newest whole checkpoint that this training has written, or else the one that it has
   // gone on from. Nullopt if there is none.
   std::optional<FoundCheckpoint> NewestOwnCheckpoint() const;
@@ -336,6 +340,7 @@ class Trainer {
   std::optional<BestModel> lost_best_;  // the best one whose checkpoint has failed
   bool save_has_failed_ = false;        // on the main process: since the last AgreeOnBest
   bool sees_main_folder_ = true;        // the output folder of the main process
+  std::string begun_best_;  // the checkpoint of the best step that this training has begun last
   // LoadBestModel has given the model the values of an earlier step.
   bool model_is_best_ = false;
   std::vector<std::string> notes_;

@@ -45,10 +45,14 @@ void Trainer::UpdateBest(double metric) {
   } else if (better && arguments_.load_best_model_at_end) {
     const AllocationTag allocation_tag = AllocationTag::State("the best parameters so far");
     best_values_ = optimizer_.arena().values().Clone();
+    state_.best_model_checkpoint.clear();
   } else if (better && !arguments_.metric_for_best_model.empty() && begun_ &&
              begun_->step == state_.global_step) {
     // This step's checkpoint was begun before the evaluation, so its save could not tell.
-    state_.best_model_checkpoint = begun_->path;
+    state_.best_model_checkpoint = begun_best_ = begun_->path;
+    best_values_ = {};
+  } else if (better && !arguments_.metric_for_best_model.empty()) {
+    best_values_ = {};  // those of a training before the resume are no longer the best
   }
   if (better && !arguments_.metric_for_best_model.empty()) {
     state_.best_metric = metric;
@@ -79,11 +83,9 @@ void Trainer::ForgetUnsavedBest(const SavedCheckpoint& failed) {
 }
 
 bool Trainer::BestIsUnsaved() const {
-  if (!begun_ || begun_->path != state_.best_model_checkpoint || begun_->path == resumed_from_ ||
-      begun_->step == state_.global_step || !sees_main_folder_)
-    return false;
-  std::error_code code;
-  return !fs::exists(fs::path(begun_->path) / kManifestFile, code);
+  return !begun_best_.empty() && begun_best_ == state_.best_model_checkpoint &&
+         state_.best_global_step != state_.global_step && sees_main_folder_ &&
+         !IsOwnCheckpoint(begun_best_);
 }
 
 void Trainer::AgreeOnBest() {
@@ -96,6 +98,9 @@ void Trainer::AgreeOnBest() {
             {"step", step ? json(*step) : json()},
             {"checkpoint", state_.best_model_checkpoint},
             {"is_in_memory", best_values_.defined()},
+            {"lost_metric_bits",
+             lost_best_ ? json(std::bit_cast<int64_t>(*lost_best_->metric)) : json()},
+            {"lost_step", lost_best_ ? json(*lost_best_->step) : json()},
             {"has_begun_one", begun_.has_value()}};
   }
   const std::string told =
@@ -116,10 +121,19 @@ void Trainer::AgreeOnBest() {
     best_values_ = values_before_;
   }
   if (!news.at("has_begun_one").get<bool>()) begun_.reset();
+  if (!news.at("lost_step").is_null()) {
+    lost_best_ =
+        BestModel{.metric = std::bit_cast<double>(news.at("lost_metric_bits").get<int64_t>()),
+                  .step = news.at("lost_step").get<int64_t>()};
+  }
+}
+
+bool Trainer::BestIsLost() const {
+  return lost_best_ && IsBetter(*lost_best_->metric, state_.best_metric);
 }
 
 void Trainer::WarnOfLostBest() {
-  if (!lost_best_ || !IsBetter(*lost_best_->metric, state_.best_metric)) return;
+  if (!BestIsLost() || !accelerator_.is_main_process()) return;
   const std::string kept = state_.best_global_step
                                ? "step " + std::to_string(*state_.best_global_step)
                                : "the last step";
@@ -129,7 +143,7 @@ void Trainer::WarnOfLostBest() {
 }
 
 void Trainer::WarnOfMissingBest() {
-  if (!state_.best_global_step || lost_best_ || !accelerator_.is_main_process()) return;
+  if (!state_.best_global_step || BestIsLost() || !accelerator_.is_main_process()) return;
   Call(&Callback::OnWarning, "warning: no checkpoint holds the best model, that of step " +
                                  std::to_string(*state_.best_global_step) +
                                  "; the model is that of the last step");

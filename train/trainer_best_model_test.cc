@@ -403,6 +403,45 @@ TEST(TrainerBestModelTest, ABestWithoutACheckpointIsTold) {
   }
 }
 
+// Saves a checkpoint and stops after one step.
+class StopAt : public Callback {
+ public:
+  explicit StopAt(int64_t step) : step_(step) {}
+  void OnStepEnd(const TrainingArguments&, const TrainerState& state,
+                 TrainerControl& control) override {
+    control.should_save = control.should_training_stop = state.global_step == step_;
+  }
+
+ private:
+  int64_t step_;
+};
+
+// A resume that doesn't ask for the best model drops the copy of before when a better one comes.
+TEST(TrainerBestModelTest, ACopyOfBeforeIsNotTakenForALaterBest) {
+  const auto change = [](TrainingArguments& a) {
+    KeepTheBest(a);
+    a.metric_for_best_model = "loss";
+    a.greater_is_better = true;
+  };
+  Remove("copied");
+  TrainingArguments arguments = Arguments("copied", change);
+  arguments.save_strategy = "no";
+  const auto stop_at = [](int64_t step) { return std::make_shared<StopAt>(step); };
+  TrainAndLook(arguments, 1, {}, stop_at(5));
+  const std::string first = Folder("copied") + "/checkpoint-5";
+  ASSERT_TRUE(fs::exists(first + "/best_model.safetensors"));
+  nlohmann::json state = nlohmann::json::parse(ReadFile(first + "/trainer_state.json"));
+  state["best_metric"] = -1;  // worse than all that come
+  WriteFileAtomically(first + "/trainer_state.json", state.dump());
+  WriteManifest(first, ReadManifest(first));
+  arguments.load_best_model_at_end = false;
+  arguments.resume_anyway = true;
+  arguments.resume_from_checkpoint = "true";
+  TrainAndLook(arguments, 1, {}, stop_at(9));
+  EXPECT_TRUE(fs::exists(Folder("copied") + "/checkpoint-9/trainer_state.json"));
+  EXPECT_FALSE(fs::exists(Folder("copied") + "/checkpoint-9/best_model.safetensors"));
+}
+
 // Only the model of the best checkpoint matters to a resume. Its state may be damaged. Its log may
 // have other times, if another rank has saved the resumed checkpoint.
 TEST(TrainerBestModelTest, ABestWithAnotherStateStays) {

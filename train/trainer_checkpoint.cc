@@ -189,7 +189,8 @@ void Trainer::SaveCheckpoint(bool beside) {
   CheckpointSaver& saver = Saver();
   const std::string path = saver.parent() + "/" + CheckpointName(state_.global_step);
   if (!SavesTheBest()) best_before_.checkpoint = state_.best_model_checkpoint;
-  if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = path;
+  if (state_.best_global_step == state_.global_step)
+    state_.best_model_checkpoint = begun_best_ = path;
   begun_ = SavedCheckpoint{.path = path, .step = state_.global_step, .error = {}};
   saver.Start(MakeCheckpointJob(saver, accelerator_.is_main_process()), beside);
   saved_time_ = std::chrono::steady_clock::now();
@@ -254,9 +255,7 @@ std::string Trainer::SaveCheckpointAlone(bool complete) {
   if (can_be_saved) {
     WaitForOwnSave();
     // All is saved if the loss came after the last step.
-    std::error_code code;
-    if (begun_ && begun_->step == state_.global_step &&
-        fs::exists(fs::path(begun_->path) / kManifestFile, code))
+    if (begun_ && begun_->step == state_.global_step && IsOwnCheckpoint(begun_->path))
       return kGoOn + begun_->path;
   }
   const bool best_is_unsaved = BestIsUnsaved();
@@ -277,7 +276,7 @@ std::string Trainer::SaveCheckpointAlone(bool complete) {
   if (run_ == 0) run_ = NextRun(saver.parent());
   const std::string path = saver.parent() + "/" + CheckpointName(state_.global_step);
   if (best_is_unsaved)
-    ForgetUnsavedBest({.path = state_.best_model_checkpoint, .step = begun_->step, .error = {}});
+    ForgetUnsavedBest({.path = begun_best_, .step = *state_.best_global_step, .error = {}});
   if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = path;
   saver.Start(MakeCheckpointJob(saver, /*writes_model=*/true), /*beside=*/false);
   const std::optional<SavedCheckpoint> saved = saver.Poll();

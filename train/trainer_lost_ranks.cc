@@ -185,11 +185,15 @@ void Trainer::RestoreSnapshot() {
   values.CopyFrom(good);
 }
 
+bool Trainer::IsOwnCheckpoint(const std::string& path) const {
+  return path == resumed_from_ || IsWrittenSinceStart(path + "/" + kManifestFile);
+}
+
 std::optional<FoundCheckpoint> Trainer::NewestOwnCheckpoint() const {
   const std::string& folder = out_ != nullptr ? out_->path() : arguments_.output_dir;
   std::optional<FoundCheckpoint> newest = FindNewestCheckpoint(folder).newest;
   // The folder may hold checkpoints of earlier trainings.
-  if (newest && IsWrittenSinceStart(newest->path + "/" + kManifestFile)) return newest;
+  if (newest && IsOwnCheckpoint(newest->path)) return newest;
   if (resumed_from_.empty()) return std::nullopt;
   try {
     return OpenCheckpoint(resumed_from_);

@@ -267,22 +267,29 @@ TEST(TrainerLostRanksTest, TheCheckpointOfTheBestStepIsTheBest) {
   EXPECT_EQ(StateIn(checkpoint).at("best_model_checkpoint"), checkpoint);
 }
 
-// The checkpoint of the best step never ends, and neither does the rank that writes it until the
-// step after it.
+// The checkpoint of the best step never ends, and neither does the rank that writes it: until the
+// step after it, or until it waits for its disk at the next save.
 class EndsWhileTheBestIsWritten : public Callback {
  public:
-  explicit EndsWhileTheBestIsWritten(int64_t best) : best_(best) {}
+  EndsWhileTheBestIsWritten(int64_t best, bool waits) : best_(best), waits_(waits) {}
   void OnSave(const TrainingArguments&, const TrainerState& state, TrainerControl&,
               const std::string& dir) override {
-    if (state.global_step == best_) mkfifo((dir + "/endless").c_str(), 0600);
+    if (state.global_step != best_) return;
+    mkfifo((dir + "/endless").c_str(), 0600);
+    if (!waits_) return;
+    std::thread([] {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      _exit(9);
+    }).detach();
   }
   void OnStepEnd(const TrainingArguments&, const TrainerState& state, TrainerControl&) override {
-    if (state.global_step == best_ + 1) _exit(9);
+    if (state.global_step == best_ + 1 && !waits_) _exit(9);
   }
   bool SetsControl() const override { return false; }
 
  private:
   int64_t best_;
+  bool waits_;
 };
 
 TEST(TrainerLostRanksTest, NoCheckpointNamesABestThatWasNeverSaved) {
@@ -290,12 +297,27 @@ TEST(TrainerLostRanksTest, NoCheckpointNamesABestThatWasNeverSaved) {
   const std::string& folder = arguments.output_dir;
   EXPECT_EQ(TrainWith(arguments), "nothing was lost");
   const int64_t best = BestStepIn(folder);
+  const std::string older = folder + ".older";
+  fs::remove_all(older);
+  fs::rename(folder, older);
   arguments.save_total_limit = 1;
-  for (const int64_t every : {best, int64_t{1}}) {
+  struct Case {
+    int64_t every;
+    bool waits, has_older;
+  };
+  for (const auto& [every, waits, has_older] :
+       {Case{best, false, false}, {1, false, false}, {1, true, false}, {best, false, true}}) {
     fs::remove_all(folder);
+    if (has_older) {  // the checkpoint of another training has the name of the best one
+      const std::string path = folder + "/" + CheckpointName(best);
+      fs::create_directories(folder);
+      fs::copy(older + "/" + CheckpointName(best), path, fs::copy_options::recursive);
+      fs::last_write_time(path + "/" + kManifestFile,
+                          fs::file_time_type::clock::now() - std::chrono::hours(1));
+    }
     arguments.save_steps = arguments.eval_steps = every;
     const std::string said =
-        TrainWith(arguments, 0, std::make_shared<EndsWhileTheBestIsWritten>(best));
+        TrainWith(arguments, 0, std::make_shared<EndsWhileTheBestIsWritten>(best, waits));
     // An older checkpoint leads to the best model again. Without one there is no best model.
     const int64_t newest = every < best ? best - every : best + 1;
     const std::string checkpoint = folder + "/" + CheckpointName(newest);
