@@ -363,6 +363,15 @@ TEST(TrainerBestModelTest, TheBestOfBeforeStaysAfterAMove) {
           step + "; the model is that of the last step");
 }
 
+// Gives a whole checkpoint another state.
+void ChangeState(const std::string& checkpoint, const nlohmann::json& state) {
+  CheckpointManifest manifest = ReadManifest(checkpoint);
+  manifest.files.clear();
+  fs::remove(checkpoint + "/" + kManifestFile);
+  WriteFileAtomically(checkpoint + "/trainer_state.json", state.dump());
+  WriteManifest(checkpoint, manifest);
+}
+
 // The best step of before had no checkpoint, since the best model was not asked for. An earlier
 // best one may have had one.
 TEST(TrainerBestModelTest, ABestWithoutACheckpointIsTold) {
@@ -384,8 +393,7 @@ TEST(TrainerBestModelTest, ABestWithoutACheckpointIsTold) {
     state["best_metric"] = 0;  // better than all that come
     state["best_model_checkpoint"] = nullptr;
     if (!earlier.empty()) state["best_model_checkpoint"] = Folder("untold") + "/" + earlier;
-    WriteFileAtomically(checkpoint + "/trainer_state.json", state.dump());
-    WriteManifest(checkpoint, ReadManifest(checkpoint));
+    ChangeState(checkpoint, state);
     TrainingArguments arguments = Arguments("untold", change);
     arguments.load_best_model_at_end = true;
     arguments.num_train_epochs = 3;
@@ -432,8 +440,7 @@ TEST(TrainerBestModelTest, ACopyOfBeforeIsNotTakenForALaterBest) {
   ASSERT_TRUE(fs::exists(first + "/best_model.safetensors"));
   nlohmann::json state = nlohmann::json::parse(ReadFile(first + "/trainer_state.json"));
   state["best_metric"] = -1;  // worse than all that come
-  WriteFileAtomically(first + "/trainer_state.json", state.dump());
-  WriteManifest(first, ReadManifest(first));
+  ChangeState(first, state);
   arguments.load_best_model_at_end = false;
   arguments.resume_anyway = true;
   arguments.resume_from_checkpoint = "true";

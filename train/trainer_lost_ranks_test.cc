@@ -267,8 +267,8 @@ TEST(TrainerLostRanksTest, TheCheckpointOfTheBestStepIsTheBest) {
   EXPECT_EQ(StateIn(checkpoint).at("best_model_checkpoint"), checkpoint);
 }
 
-// The checkpoint of the best step never ends, and neither does the rank that writes it: until the
-// step after it, or until it waits for its disk at the next save.
+// The checkpoint of the best step never ends. The rank that writes it ends after the next step, or
+// while it waits for its disk at the next save.
 class EndsWhileTheBestIsWritten : public Callback {
  public:
   EndsWhileTheBestIsWritten(int64_t best, bool waits) : best_(best), waits_(waits) {}

@@ -35,6 +35,16 @@ Tensor LogOfRest(const Tensor& x) {
   return Add(Log(r), Div(lost, Clamp(r, {.min = Tiny(x)})));
 }
 
+// Throws if an element is below 0 or above 1. NaN passes, and a device's elements do, too.
+void CheckProbabilities(const char* op, const char* name, const Tensor& x) {
+  if (!x.device().is_cpu()) return;
+  const std::vector<double> values = x.To(DType::kF64).ToVector<double>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    Check(!(values[i] < 0 || values[i] > 1), op, name, " must be from 0 to 1 but element ", i,
+          " is ", values[i]);
+  }
+}
+
 }  // namespace
 
 Tensor L1Loss(const Tensor& input, const Tensor& target, Reduction reduction) {
@@ -66,6 +76,8 @@ Tensor MseLoss(const Tensor& input, const Tensor& target, Reduction reduction) {
 Tensor BceLoss(const Tensor& input, const Tensor& target, Reduction reduction) {
   constexpr char kOp[] = "bce_loss";
   CheckPair(kOp, input, target);
+  CheckProbabilities(kOp, "input", input);
+  CheckProbabilities(kOp, "target", target);
   const Tensor x = Wide(input), t = Wide(target).Detach();
   Tensor losses;
   {

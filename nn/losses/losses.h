@@ -39,6 +39,7 @@ Tensor SmoothL1Loss(const Tensor& input, const Tensor& target, const SmoothL1Opt
 Tensor MseLoss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::kMean);
 
 // -(t log x + (1 - t) log(1 - x)) of probabilities x in [0, 1], with logarithms of at least -100.
+// Throws if x or t is outside of [0, 1]; on a GPU the loss is undefined then.
 // The gradient's denominator x (1 - x) is at least 1e-12, as in PyTorch. The gradient flows to the
 // input alone.
 Tensor BceLoss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::kMean);

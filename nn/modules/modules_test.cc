@@ -82,6 +82,11 @@ TEST_F(Modules, ErrorsNameWhatDoesNotFit) {
   const Tensor labels = Tensor::FromVector<int64_t>({0, 7});
   EXPECT_EQ(MessageOf([&] { nn::L1Loss(a, b); }),
             "[l1_loss] expected inputs of one shape but got [2, 3] and [3, 2]");
+  const Tensor half = Tensor::Full({2}, 0.5), far = Tensor::FromVector<float>({0, 1.5f});
+  EXPECT_EQ(MessageOf([&] { nn::BceLoss(far, half); }),
+            "[bce_loss] input must be from 0 to 1 but element 1 is 1.5");
+  EXPECT_EQ(MessageOf([&] { nn::BceLoss(half, far); }),
+            "[bce_loss] target must be from 0 to 1 but element 1 is 1.5");
   EXPECT_EQ(MessageOf([&] { nn::MseLoss(a, a.To(DType::kF64)); }),
             "[mse_loss] expected inputs of one floating dtype but got float32 and float64");
   EXPECT_EQ(MessageOf([&] { nn::NllLoss(a, labels); }), "[nll_loss] target[1] is 7, not in [0, 3)");

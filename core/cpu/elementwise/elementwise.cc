@@ -55,7 +55,7 @@ inline auto InDoubles(functions::PowExponentDerivative) {
     const Lanes<double> zero = {};
     const Lanes<double> log = u < 0.0 ? zero + std::numeric_limits<double>::quiet_NaN()
                                       : Log2OfSize(u) * std::numbers::ln2;
-    return (u == 0.0) & (v >= 0.0) ? zero : PowOfAny<true>(u, Exponent(v)) * log;
+    return ((u == 0.0) & (v >= 0.0)) ? zero : PowOfAny<true>(u, Exponent(v)) * log;
   };
 }
 inline auto InDoubles(functions::ErfGrad) {

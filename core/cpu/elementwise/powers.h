@@ -120,7 +120,7 @@ template <bool kMayBeZero>
   const LanesOfWords sign = (LanesOfWords)x & exponent.sign;
   const Lanes<double> power = (Lanes<double>)((LanesOfWords)size | sign);
   // Minus infinity has the powers of infinity, but for the sign.
-  return power * ((x < 0.0) & (x > -kInfinity) ? exponent.of_negative : zero + 1.0);
+  return power * (((x < 0.0) & (x > -kInfinity)) ? exponent.of_negative : zero + 1.0);
 }
 
 // As many floats as a register has doubles.

@@ -87,7 +87,9 @@ bool CanHold(DType dtype, double value) {
 Tensor ScalarLike(const char* op, const Tensor& a, double value) {
   Check(CanHold(a.dtype(), value), op, "a tensor of ", ToString(a.dtype()),
         " can't be compared with ", value, ", which its dtype does not hold");
-  return Tensor::Full({}, value, a.dtype(), a.device());
+  Tensor scalar = Tensor::Empty({}, a.dtype(), a.device());
+  scalar.Fill(value);  // a large one becomes infinity, where Tensor::Full throws
+  return scalar;
 }
 
 void CheckMask(const char* op, const Tensor& x) {
