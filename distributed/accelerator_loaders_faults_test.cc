@@ -129,12 +129,16 @@ TEST(GeneralLoop, ACollateFunctionThatReturnsNothing) {
                        [](std::vector<std::array<Tensor, 2>>) { return TensorBatch<2>(); });
       return Train(accelerator, model, train);
     });
+    int told = 0;
     for (const RankResult& result : results) {
-      EXPECT_TRUE(result.said.starts_with(
-          "[collate] the collate function returned nothing; the batch has samples "))
-          << result.said;
+      const bool is_own = result.said.starts_with(
+          "[collate] the collate function returned nothing; the batch has samples ");
+      told += is_own;
+      // A rank may hear of the others' end before its own function is called.
+      EXPECT_TRUE(is_own || result.said.find(" has ended") != std::string::npos) << result.said;
       EXPECT_LT(result.seconds, 15);
     }
+    EXPECT_GT(told, 0) << n;
   }
 }
 

@@ -1,6 +1,7 @@
 // Tests which model is the best, which checkpoints stay for its sake, and which model is loaded at
 // the end.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,6 +18,7 @@
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/distributed/testing/testing.h"
 #include "lathe/train/callbacks/state_callback.h"
+#include "lathe/train/support/interrupt.h"
 #include "lathe/train/trainer_testing.h"
 
 namespace lathe {
@@ -411,14 +413,16 @@ TEST(TrainerBestModelTest, ABestWithoutACheckpointIsTold) {
   }
 }
 
-// Saves a checkpoint and stops after one step.
+// Stops with a checkpoint after one step, as SIGTERM does.
 class StopAt : public Callback {
  public:
   explicit StopAt(int64_t step) : step_(step) {}
-  void OnStepEnd(const TrainingArguments&, const TrainerState& state,
-                 TrainerControl& control) override {
-    control.should_save = control.should_training_stop = state.global_step == step_;
+  void OnStepEnd(const TrainingArguments&, const TrainerState& state, TrainerControl&) override {
+    if (state.global_step != step_) return;
+    InstallInterruptHandler();
+    raise(SIGTERM);
   }
+  bool SetsControl() const override { return false; }
 
  private:
   int64_t step_;
