@@ -1,6 +1,5 @@
 // Tests which model is left in the output folder if a rank is lost at a bad moment.
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -267,15 +266,17 @@ TEST(TrainerLostRanksTest, TheCheckpointOfTheBestStepIsTheBest) {
   EXPECT_EQ(StateIn(checkpoint).at("best_model_checkpoint"), checkpoint);
 }
 
-// The checkpoint of the best step never ends. The rank that writes it ends after the next step, or
-// while it waits for its disk at the next save.
+// The checkpoint of the best step takes seconds. The rank that writes it ends after the next step,
+// or while it waits for its disk at the next save.
 class EndsWhileTheBestIsWritten : public Callback {
  public:
   EndsWhileTheBestIsWritten(int64_t best, bool waits) : best_(best), waits_(waits) {}
   void OnSave(const TrainingArguments&, const TrainerState& state, TrainerControl&,
               const std::string& dir) override {
     if (state.global_step != best_) return;
-    mkfifo((dir + "/endless").c_str(), 0600);
+    const std::string file = dir + "/large";
+    WriteFileAtomically(file, "");
+    fs::resize_file(file, int64_t{16} << 30);  // takes no room, but long to read
     if (!waits_) return;
     std::thread([] {
       std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -315,6 +316,7 @@ TEST(TrainerLostRanksTest, NoCheckpointNamesABestThatWasNeverSaved) {
       fs::last_write_time(path + "/" + kManifestFile,
                           fs::file_time_type::clock::now() - std::chrono::hours(1));
     }
+    arguments.overwrite_output_dir = has_older;
     arguments.save_steps = arguments.eval_steps = every;
     const std::string said =
         TrainWith(arguments, 0, std::make_shared<EndsWhileTheBestIsWritten>(best, waits));
