@@ -92,7 +92,7 @@ TEST(GeneralLoop, ABadHdf5FileEndsTheJob) {
     for (const auto& [fault, message] : faults) {
       SCOPED_TRACE(fault + ", " + std::to_string(n) + " ranks");
       const std::string stem = testing::TempDir() + "bad_hdf5_";
-      const auto results = RunRanks(n, [&](const Env& env) {
+      const auto results = RunRanks(n, [&, fault = fault](const Env& env) {
         const bool bad = env.rank == n - 1;
         const std::string path = stem + std::to_string(env.rank) + ".h5";
         std::filesystem::copy_file("tests/golden/hdf5_tables/plain.h5", path,

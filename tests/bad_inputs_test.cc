@@ -80,8 +80,8 @@ std::vector<Case> Cases() {
            {"equal", static_cast<Binary>(Equal)},
            {"less", static_cast<Binary>(Less)},
            {"greater_equal", static_cast<Binary>(GreaterEqual)}}) {
-    add(name, {matrix, row}, [=](const Tensors& x) { return op(x[0], x[1]); });
-    add(name, {matrix, matrix}, [=](const Tensors& x) { return op(x[0], x[1]); });
+    add(name, {matrix, row}, [op = op](const Tensors& x) { return op(x[0], x[1]); });
+    add(name, {matrix, matrix}, [op = op](const Tensors& x) { return op(x[0], x[1]); });
   }
   add("logical_and", {{{4, 3}, DType::kBool}, {{3}, DType::kBool}},
       [](const Tensors& x) { return LogicalAnd(x[0], x[1]); });
@@ -109,7 +109,7 @@ std::vector<Case> Cases() {
                                                   {"argmax", static_cast<Unary>(ArgMax)},
                                                   {"transpose", static_cast<Unary>(Transpose)},
                                                   {"squeeze", static_cast<Unary>(Squeeze)}}) {
-    add(name, {matrix}, [=](const Tensors& x) { return op(x[0]); }, {"sum_last"});
+    add(name, {matrix}, [op = op](const Tensors& x) { return op(x[0]); }, {"sum_last"});
   }
   add("scale", {matrix}, [](const Tensors& x) { return Scale(x[0], 2); });
   add("clamp", {matrix}, [](const Tensors& x) { return Clamp(x[0], {.min = 0}); });
