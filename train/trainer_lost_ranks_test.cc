@@ -181,11 +181,17 @@ std::string Words(int64_t step, const std::string& folder) {
          "; training can go on from " + folder + "/checkpoint-16";
 }
 
+// Ends this rank once the other one has surely come out of the calls that both have made.
+void EndSoon() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  _exit(9);
+}
+
 class EndsInTheLastSave : public Callback {
  public:
   void OnSave(const TrainingArguments&, const TrainerState&, TrainerControl&,
               const std::string& dir) override {
-    if (dir.find("checkpoint-") == std::string::npos) _exit(9);
+    if (dir.find("checkpoint-") == std::string::npos) EndSoon();
   }
   bool SetsControl() const override { return false; }
 };
@@ -218,7 +224,7 @@ class EndsBeforeTheBestIsRead : public Callback {
   }
   void OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
                  const std::string& text) override {
-    if (text.starts_with("warning: the best model")) _exit(9);
+    if (text.starts_with("warning: the best model")) EndSoon();
   }
   bool SetsControl() const override { return false; }
 
@@ -247,7 +253,7 @@ class EndsInTheBestEvaluation : public Callback {
   explicit EndsInTheBestEvaluation(int64_t best) : best_(best) {}
   void OnEvaluate(const TrainingArguments&, const TrainerState& state, TrainerControl&,
                   const nlohmann::json&) override {
-    if (state.global_step == best_) _exit(9);
+    if (state.global_step == best_) EndSoon();
   }
   bool SetsControl() const override { return false; }
 
@@ -279,12 +285,12 @@ class EndsWhileTheBestIsWritten : public Callback {
     fs::resize_file(file, int64_t{16} << 30);  // takes no room, but long to read
     if (!waits_) return;
     std::thread([] {
-      std::this_thread::sleep_for(std::chrono::seconds(1));
+      std::this_thread::sleep_for(std::chrono::seconds(3));
       _exit(9);
     }).detach();
   }
   void OnStepEnd(const TrainingArguments&, const TrainerState& state, TrainerControl&) override {
-    if (state.global_step == best_ + 1 && !waits_) _exit(9);
+    if (state.global_step == best_ + 1 && !waits_) EndSoon();
   }
   bool SetsControl() const override { return false; }
 
@@ -333,7 +339,7 @@ class EndsAfterStep : public Callback {
  public:
   explicit EndsAfterStep(int64_t step) : step_(step) {}
   void OnStepBegin(const TrainingArguments&, const TrainerState& state, TrainerControl&) override {
-    if (state.global_step == step_) _exit(9);
+    if (state.global_step == step_) EndSoon();
   }
   bool SetsControl() const override { return false; }
 
