@@ -123,7 +123,7 @@ std::vector<Case> Cases() {
     return Dropout(x[0], {.p = 0.5, .row_samples = x[1], .row_positions = x[2]});
   });
 
-  // Dimensions.
+  // Ops that reduce or move dimensions.
   const Input cube = {{2, 3, 4}};
   add("sum", {cube}, [](const Tensors& x) { return Sum(x[0], {0, 2}); });
   add("mean", {cube}, [](const Tensors& x) { return Mean(x[0], 1); });
@@ -203,7 +203,7 @@ std::vector<Case> Cases() {
   add("scale_shift", {matrix, matrix, row, row},
       [](const Tensors& x) { return ScaleShift(x[0], x[1], x[2], x[3]); });
 
-  // Sequences.
+  // Ops on packed sequences.
   const Input tokens = {{5, 4}};
   add("segment_mean", {tokens, kEnds}, [](const Tensors& x) { return SegmentMean(x[0], x[1]); });
   add("segment_max", {tokens, kEnds}, [](const Tensors& x) { return SegmentMax(x[0], x[1]); });
@@ -230,7 +230,7 @@ std::vector<Case> Cases() {
         return RotaryEmbedding(x[0], x[1].defined() ? x[1].Detach() : x[1], x[2], {.num_heads = 2});
       });
 
-  // Windows.
+  // Ops over windows of a signal.
   const Input signal = {{2, 4, 9}};
   add("conv1d", {signal, {{6, 2, 3}}, {{6}}},
       [](const Tensors& x) { return Conv1d(x[0], x[1], x[2], {.groups = 2}); });
@@ -238,7 +238,7 @@ std::vector<Case> Cases() {
   add("max_pool1d", {signal}, [](const Tensors& x) { return MaxPool1d(x[0], {.kernel_size = 2}); });
   add("avg_pool1d", {signal}, [](const Tensors& x) { return AvgPool1d(x[0], {.kernel_size = 2}); });
 
-  // Losses.
+  // The losses.
   add("cross_entropy", {matrix, kClasses},
       [](const Tensors& x) { return CrossEntropy(x[0], x[1]); });
   add("soft_cross_entropy", {matrix, matrix},

@@ -139,10 +139,11 @@ void Trainer::SaveWithoutTheOthers(const Error& lost) {
     throw failed(e);
   }
   if (is_main) TellThatMainHasSaved(accelerator_.group());
-  throw LostRankError(AddToHint(
-      lost, "; the model after step " +
-                std::to_string(model_is_best_ ? *state_.best_global_step : state_.global_step) +
-                went_back.value_or("") + " is in " + out_->path() + words));
+  throw LostRankError(
+      AddToHint(lost, "; the model after step " +
+                          std::to_string(model_is_best_ ? state_.best_global_step.value_or(0)
+                                                        : state_.global_step) +
+                          went_back.value_or("") + " is in " + out_->path() + words));
 }
 
 // Goes back if the parameters are not finite, or are those of no complete step. It takes the last

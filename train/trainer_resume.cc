@@ -194,8 +194,10 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   state_.LoadJson(saved, file);
   LoadCallbackStates(saved, file);
   const std::string best = state_.best_model_checkpoint;
-  state_.best_model_checkpoint =
-      PlaceOfBest(best, checkpoint, own.values.value("best_model_sha256", ""));
+  const std::string digest = own.values.contains("best_model_sha256")
+                                 ? own.Get<std::string>(kOwner, "best_model_sha256")
+                                 : "";
+  state_.best_model_checkpoint = PlaceOfBest(best, checkpoint, digest);
   if (!best.empty() && state_.best_model_checkpoint.empty())
     notes_.push_back("warning: " + best + " with the best model is another training's now");
   if (own.values.contains("lost_best")) {

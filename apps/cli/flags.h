@@ -10,8 +10,7 @@
 // An option is written `--name value` or `--name=value`. Dashes in a name may stand for
 // underscores. A boolean is written `--name`, `--name true`, `--name=false` or `--no_name`. A list
 // is written `a,b` or `a b`. If an option is given twice, the second value counts, but see AddUp.
-// `--` ends the options. Wrong input throws InvalidArgument; some of the variables may be set by
-// then.
+// `--` ends the options. Wrong input throws InvalidArgument, perhaps after some variables were set.
 #pragma once
 
 #include <cstdint>
