@@ -154,11 +154,21 @@ count_cases() {
 }
 
 # run_tests BAZEL_OPTION...: runs the tests of //... and counts them. Tests use all cores themselves, but many wait for
-# a timeout, so three at a time keep a machine busy. Results never come from the cache, which knows nothing of the files
-# in the data folders.
+# a timeout, so three at a time keep a machine busy. Some promise an end within seconds, which other tests (or other
+# users of the machine) can delay: up to five that fail run once more, alone, and are named if they pass then. Results
+# never come from the cache, which knows nothing of the files in the data folders.
 run_tests() {
-  local label xml good bad idle
-  bazel test "${quiet[@]}" --keep_going --nocache_test_results --jobs=3 --local_test_jobs=3 "${options[@]}" "$@" //... 2>&1 | tee "$log" || true
+  local label xml good bad idle again
+  local run=(bazel test "${quiet[@]}" --keep_going --nocache_test_results "${options[@]}" "$@")
+  "${run[@]}" --jobs=3 --local_test_jobs=3 //... 2>&1 | tee "$log" || true
+  again=$(grep -oE '^//\S+ +(FAILED|TIMEOUT)' "$log" | cut -d ' ' -f 1 | sort -u) || true
+  if [ -n "$again" ] && [ "$(wc -l <<<"$again")" -le 5 ]; then
+    # shellcheck disable=SC2086
+    "${run[@]}" --jobs=1 --local_test_jobs=1 $again 2>&1 | tee -a "$log" || true
+    for label in $again; do
+      ! grep -qE "^$label +PASSED" "$log" || echo "failed beside other tests, passed alone: $label"
+    done
+  fi
   while read -r label; do
     xml=bazel-testlogs/${label#//}
     xml=${xml/://}/test.xml
