@@ -186,6 +186,8 @@ class HostStorage : public Storage {
     sharing_ = sharing;
   }
   void Unshare() override {
+    if (arrivals_ != nullptr) arrivals_->AwaitEnd();
+    arrivals_ = nullptr;
     if (sharing_ == Sharing::kNone) return;
     void* const pages = MapPages(size_);
     if (pages == nullptr) throw OutOfMemory(size_);

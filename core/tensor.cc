@@ -98,7 +98,10 @@ void* Tensor::raw_data() const {
         "[tensor] the tensor of shape " + lathe::ToString(shape()) + " has no values yet",
         "initialise or load the module; it has the parts only that it registers");
   }
-  return static_cast<char*>(impl_->storage->data()) + impl_->offset * SizeOf(impl_->dtype);
+  const int64_t begin = impl_->offset * SizeOf(impl_->dtype);
+  if (const auto& arrivals = impl_->storage->arrivals(); arrivals != nullptr)
+    arrivals->Await(begin, begin + bytes());
+  return static_cast<char*>(impl_->storage->data()) + begin;
 }
 
 void Tensor::CheckDType(DType wanted) const {

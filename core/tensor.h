@@ -17,6 +17,7 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/base/dtype.h"
@@ -42,6 +43,20 @@ struct MemoryUse {
 MemoryUse TensorMemory(Device device = {});
 void ResetPeakMemory(Device device = {});
 
+// Bytes of a storage that another thread still fills, while other parts of it are in use already.
+// All members may be called from any thread.
+class Arrivals {
+ public:
+  virtual ~Arrivals() = default;
+  // Returns once the storage's bytes [begin, end) are there. Throws, each time, if some of them
+  // don't come any more.
+  virtual void Await(int64_t begin, int64_t end) = 0;
+  // Returns once nothing comes any more, whether or not all is there. Does not throw.
+  virtual void AwaitEnd() = 0;
+  // Returns true once all is there.
+  virtual bool complete() const = 0;
+};
+
 // A block of bytes on one device, 64-byte aligned. The last handle frees it.
 class Storage {
  public:
@@ -59,11 +74,16 @@ class Storage {
   // Replaces the first `bytes` bytes by `pages`, which other processes map too. `pages` comes from
   // mmap, consists of whole pages, at most shareable_bytes() bytes, and has the same contents.
   virtual void MapShared(void* /*pages*/, int64_t /*bytes*/, Sharing /*sharing*/) {}
-  // Makes the contents private to this process again, if they are shared.
+  // Makes the contents private to this process again, if they are shared, and ends the waits for
+  // arrivals: whoever has called this may read what is there.
   virtual void Unshare() {}
   Sharing sharing() const { return sharing_; }
   // Returns true if what this process writes appears in others, and the other way round.
   bool is_writable_by_others() const { return sharing_ == Sharing::kOthersReadAndWrite; }
+  // From now on Tensor::raw_data waits until the bytes of its tensor have come. Null: all are
+  // there. Call it while no other thread uses the storage, but to fill it.
+  void SetArrivals(std::shared_ptr<Arrivals> arrivals) { arrivals_ = std::move(arrivals); }
+  const std::shared_ptr<Arrivals>& arrivals() const { return arrivals_; }
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   // Returns the number of in-place changes. With it the backward pass notices that a saved tensor
@@ -77,6 +97,7 @@ class Storage {
   int64_t bytes_;
   int64_t version_ = 0;
   Sharing sharing_ = Sharing::kNone;
+  std::shared_ptr<Arrivals> arrivals_;
 };
 
 struct Node;  // a recorded op, core/autograd.h
@@ -132,9 +153,10 @@ class Tensor {
   int64_t bytes() const { return numel() * SizeOf(dtype()); }
 
   // The address of the elements, on the tensor's device: only kernels can use it if that is not the
-  // host. Throws if T is not the tensor's dtype or if the tensor is unallocated. Code that writes
-  // into a parameter through it must call impl()->storage->BumpVersion(), or bfloat16 products keep
-  // using the old values.
+  // host. Throws if T is not the tensor's dtype or if the tensor is unallocated. Waits for elements
+  // that still come from other ranks, and throws if they don't come. Code that writes into a
+  // parameter through it must call impl()->storage->BumpVersion(), or bfloat16 products keep using
+  // the old values.
   template <typename T>
   T* data() const {
     CheckDType(DTypeOf<T>::value);

@@ -247,7 +247,8 @@ void Accelerator::PrepareScheduler(Scheduler& scheduler) {
 }
 
 std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
-                                                        std::vector<ElementRange> ranges) {
+                                                        std::vector<ElementRange> ranges,
+                                                        bool overlap) {
   auto shards = std::make_shared<OptimizerShards>();
   shards->rank = group->rank();
   shards->size = group->size();
@@ -260,6 +261,12 @@ std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessG
                                    const std::vector<ElementRange>& changed) {
     group->AllGatherStripes(data, ranges, changed);
   };
+  if (overlap && !group->reads_memory()) {
+    shards->begin_gather = [group, ranges](const Tensor& values,
+                                           const std::vector<ElementRange>& changed) {
+      group->BeginAllGatherStripes(values, ranges, changed);
+    };
+  }
   shards->barrier = [group] { group->Barrier(); };
   shards->sum = [group](double mine) {
     group->AllReduce(std::span(&mine, 1));

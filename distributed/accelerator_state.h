@@ -22,9 +22,11 @@
 
 namespace lathe {
 
-// Each rank updates its stripe of each of the ranges (core/base/element_range.h).
+// Each rank updates its stripe of each of the ranges (core/base/element_range.h). `overlap`: values
+// that come from other machines may come during the next forward pass.
 std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
-                                                        std::vector<ElementRange> ranges);
+                                                        std::vector<ElementRange> ranges,
+                                                        bool overlap);
 
 // Returns a checksum of 48 bits. It changes if any single bit of the tensor flips.
 uint64_t Checksum(const Tensor& tensor);
@@ -194,7 +196,7 @@ struct Accelerator::State {
       std::vector<ElementRange> ranges = reducer->ShardedRanges(i);
       std::shared_ptr<const OptimizerShards>& present = shards[i]->now;
       if (present == nullptr ? !ranges.empty() : present->ranges != ranges)
-        present = MakeUpdateShards(group, ranges);
+        present = MakeUpdateShards(group, ranges, options.overlap);
       if (!share_parameters || present == nullptr) continue;
       Storage& storage = *arenas[i]->values().impl()->storage;
       if (!storage.is_writable_by_others()) group->ShareMemory(storage);

@@ -244,10 +244,11 @@ void AdamW::UpdateParameters() {
     AddUpdates(i, grads, narrow, updates, changed);
   }
   cpu::Kernels<cpu::OptimizerKernels>().adamw(updates.data(), std::ssize(updates));
-  GatherUpdates(changed);
+  const bool complete = GatherUpdates(changed);
   values.impl()->storage->BumpVersion();
   const int64_t now = values.impl()->storage->version();
   for (TensorImpl* parameter : unchanged) parameter->low_precision_version = now;
+  if (!complete) return;  // the others are made again from all values when they are needed
   for (const Range* range : narrowed) {
     range->parameter.impl()->low_precision_version = now;
     NarrowValuesOfOthers(*range);

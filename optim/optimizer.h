@@ -79,8 +79,9 @@ class Optimizer {
   // at first. An Accelerator sets it from AcceleratorOptions::step_graphs.
   void UseGraphs(bool on);
   GraphStatistics graph_statistics() const;
-  // Returns true if the last update was sharded and ended with an error. Then some parameters, or
-  // parts of them, may have changed while others have not.
+  // Returns true if the last update was sharded and ended with an error, or if values of other
+  // ranks have not all come yet. Then some parameters, or parts of them, may have changed while
+  // others have not.
   bool step_is_half_done() const { return sharded_update_.is_half_done(); }
 
   int num_groups() const { return ledger_.num_groups(); }
@@ -138,9 +139,9 @@ class Optimizer {
   // moments.
   virtual void OnOwnRangesChanged(size_t /*range*/) {}
   // Gets the other ranks' stripes of the values. Only elements in `changed` (see OptimizerShards)
-  // can have been updated.
-  void GatherUpdates(const std::vector<ElementRange>& changed) {
-    sharded_update_.Gather(arena_->values(), changed);
+  // can have been updated. Returns false if some of them may still be under way.
+  bool GatherUpdates(const std::vector<ElementRange>& changed) {
+    return sharded_update_.Gather(arena_->values(), changed);
   }
   // Returns the range of all elements of the arena.
   ElementRange AllElements() const { return {0, arena_->values().numel()}; }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lathe/core/base/element_range.h"
+#include "lathe/core/tensor.h"
 
 namespace lathe {
 
@@ -24,6 +25,9 @@ struct OptimizerShards {
   // there. Elements outside of `changed` are the same on all ranks already. `changed` must be
   // ascending, without overlap and the same on all ranks.
   std::function<void(std::span<float> data, const std::vector<ElementRange>& changed)> gather;
+  // Does the same for the parameters' values, but may return before all is there. The storage then
+  // gets its arrivals. Empty: `gather` does it.
+  std::function<void(const Tensor& values, const std::vector<ElementRange>& changed)> begin_gather;
   // Returns when all ranks have called it.
   std::function<void()> barrier;
   // Returns the sum of all ranks' values, with the same bits on each rank.

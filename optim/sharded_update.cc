@@ -20,14 +20,26 @@ std::vector<ElementRange> ShardedUpdate::OwnRangesOf(ElementRange whole) const {
 }
 
 void ShardedUpdate::Begin(const Tensor& values) {
+  values.raw_data();  // waits until the last update's values are there
+  Storage& storage = *values.impl()->storage;
+  storage.SetArrivals(nullptr);
+  arrivals_ = nullptr;
   is_half_done_ = adopted_ != nullptr;
-  if (values.impl()->storage->is_writable_by_others()) adopted_->barrier();
+  if (storage.is_writable_by_others()) adopted_->barrier();
 }
 
-void ShardedUpdate::Gather(const Tensor& values, const std::vector<ElementRange>& changed) const {
-  if (adopted_ == nullptr) return;
-  if (values.impl()->storage->is_writable_by_others()) return adopted_->barrier();
-  adopted_->gather(values.values<float>(), changed);
+bool ShardedUpdate::Gather(const Tensor& values, const std::vector<ElementRange>& changed) {
+  if (adopted_ == nullptr) return true;
+  const Storage& storage = *values.impl()->storage;
+  if (storage.is_writable_by_others()) {
+    adopted_->barrier();
+  } else if (adopted_->begin_gather) {
+    adopted_->begin_gather(values, changed);
+    arrivals_ = storage.arrivals();
+  } else {
+    adopted_->gather(values.values<float>(), changed);
+  }
+  return arrivals_ == nullptr;
 }
 
 }  // namespace lathe

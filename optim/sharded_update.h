@@ -35,16 +35,21 @@ class ShardedUpdate {
   // ranks change each other's parameters there.
   void Begin(const Tensor& values);
   // Gets the other ranks' stripes of the values. Only elements in `changed` (see OptimizerShards)
-  // can have been updated.
-  void Gather(const Tensor& values, const std::vector<ElementRange>& changed) const;
+  // can have been updated. Returns false if some of them may still be under way
+  // (core/tensor.h).
+  bool Gather(const Tensor& values, const std::vector<ElementRange>& changed);
   void End() { is_half_done_ = false; }
-  // Returns true from Begin to End, if the update is sharded: it stays true after an error.
-  bool is_half_done() const { return is_half_done_; }
+  // Returns true from Begin until all values are there, if the update is sharded: it stays true
+  // after an error.
+  bool is_half_done() const {
+    return is_half_done_ || (arrivals_ != nullptr && !arrivals_->complete());
+  }
 
  private:
   std::shared_ptr<const CurrentShards> source_;
   std::shared_ptr<const OptimizerShards> adopted_;
   bool is_half_done_ = false;
+  std::shared_ptr<Arrivals> arrivals_;  // those of the last update; null: all came at once
 };
 
 }  // namespace lathe

@@ -40,11 +40,13 @@ class CollectiveTimes {
   };
   // Says that the calling thread's collectives go on beside the computation from now on.
   static void SetInBackground() { is_in_background_ = true; }
-  // Measures a wait of the computing thread for such collectives.
+  // Measures a wait for such collectives, if it is the computing thread's.
   class Wait {
    public:
     explicit Wait(CollectiveTimes& times) : times_(times) {}
-    ~Wait() { times_.Add({0, -times_.SecondsSince(start_)}); }
+    ~Wait() {
+      if (!is_in_background_) times_.Add({0, -times_.SecondsSince(start_)});
+    }
     Wait(const Wait&) = delete;
     Wait& operator=(const Wait&) = delete;
 

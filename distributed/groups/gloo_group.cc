@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/distributed/groups/background_gathers.h"
 #include "lathe/distributed/groups/call_signature.h"
 #include "lathe/distributed/groups/machine_links.h"
 #include "lathe/distributed/groups/stripe_message.h"
@@ -81,9 +82,19 @@ class GlooGroup : public ProcessGroup {
 
   void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& ranges,
                         const std::vector<ElementRange>& changed) override {
-    Run("all_gather", {.call = Call::kAllGatherStripes, .dtype = static_cast<int32_t>(DType::kF32)},
-        std::as_bytes(data), LocalRanks::DataSize::kLarge,
+    Run("all_gather", kGatherStripes, std::as_bytes(data), LocalRanks::DataSize::kLarge,
         [&] { GatherStripes<float>(data.data(), ranges, changed, /*parallel=*/true); });
+  }
+
+  void BeginAllGatherStripes(const Tensor& data, const std::vector<ElementRange>& ranges,
+                             const std::vector<ElementRange>& changed) override {
+    const std::span<float> values = data.values<float>();
+    background_.Begin(data, ranges, [this, values, changed](const ElementRange& range) {
+      const std::vector<ElementRange> of_range = Intersection(range, changed);
+      if (of_range.empty()) return;
+      RunNow("all_gather", kGatherStripes, std::as_bytes(values), LocalRanks::DataSize::kLarge,
+             [&] { GatherStripes<float>(values.data(), {range}, of_range, /*parallel=*/false); });
+    });
   }
 
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
@@ -120,11 +131,22 @@ class GlooGroup : public ProcessGroup {
   }
 
  private:
+  static constexpr CallSignature kGatherStripes = {.call = Call::kAllGatherStripes,
+                                                   .dtype = static_cast<int32_t>(DType::kF32)};
+
+  // Makes a call after those in the background.
+  template <typename Body>
+  void Run(const char* what, const CallSignature& signature, std::span<const std::byte> data,
+           LocalRanks::DataSize data_size, const Body& body) {
+    background_.WaitForAll();
+    RunNow(what, signature, data, data_size, body);
+  }
+
   // Makes a call. First all ranks compare what they call and publish their data to the other ranks
   // of their machine. Then they call `body`.
   template <typename Body>
-  void Run(const char* what, CallSignature signature, std::span<const std::byte> data,
-           LocalRanks::DataSize data_size, const Body& body) {
+  void RunNow(const char* what, CallSignature signature, std::span<const std::byte> data,
+              LocalRanks::DataSize data_size, const Body& body) {
     const CollectiveTimes::Call call(times());
     watch_.Run(what, [&] {
       deadline_.emplace(timeout_);
@@ -360,6 +382,7 @@ class GlooGroup : public ProcessGroup {
   uint64_t num_calls_ = 0;
   std::optional<CallDeadline> deadline_;  // of the call that is being made
   const LocalRanks::OnWait on_wait_ = [this] { CheckWhileWaiting(); };
+  BackgroundGathers background_{times()};  // destroyed first
 };
 
 }  // namespace

@@ -65,6 +65,13 @@ class ProcessGroup {
       }
     }
   }
+  // Gathers the ranges of `data`, [n] float32, as AllGatherStripes does, but may return before all
+  // is there. The tensor's storage then gets its arrivals (core/tensor.h). The last range
+  // comes first. The group's other calls wait until all ranges have come.
+  virtual void BeginAllGatherStripes(const Tensor& data, const std::vector<ElementRange>& ranges,
+                                     const std::vector<ElementRange>& changed) {
+    AllGatherStripes(data.values<float>(), ranges, changed);
+  }
   // Returns true if ranks read each other's memory, so that small pieces travel as well as large
   // ones. It is the same on all ranks.
   virtual bool reads_memory() const { return false; }

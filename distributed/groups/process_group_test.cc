@@ -7,9 +7,9 @@
 #include <numeric>
 #include <tuple>
 
-#include "lathe/distributed/groups/reference_group.h"
 #include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/testing/check_collectives.h"
+#include "lathe/distributed/testing/reference_group.h"
 #include "lathe/distributed/testing/testing.h"
 
 namespace lathe {

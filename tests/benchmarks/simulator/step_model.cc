@@ -53,7 +53,6 @@ StepWork WorkOf(const std::string& size) {
       const bool is_table = layout.slots[slot].name.find("embeddings") != std::string::npos;
       if (tensor.ndim() == 2 && !is_table) added.products += tensor.numel();
     }
-    work.sharded_ranges.push_back(bucket.ShardedRange());
   }
   const TensorImpl& table = layout.last_tensor();
   work.vocab_size = table.shape[0];
@@ -73,17 +72,15 @@ double ExpectedWords(int64_t vocab_size, double num_tokens) {
 StepModel::StepModel(MachineLayout layout, std::vector<LinkModel> links, ComputeModel compute)
     : layout_(std::move(layout)), links_(std::move(links)), compute_(compute) {}
 
-const StepModel::CallCost& StepModel::Of(Kind kind, const std::vector<ElementRange>& ranges) {
-  std::vector<int64_t> sizes;
-  for (const ElementRange& range : ranges) sizes.push_back(range.size());
-  const auto [at, is_new] = known_.try_emplace({kind, sizes});
+const StepModel::CallCost& StepModel::Of(Kind kind, int64_t size) {
+  const auto [at, is_new] = known_.try_emplace({kind, size});
   CallCost& cost = at->second;
   if (is_new) {
-    const RecordedCall call = kind == Kind::kAllReduce ? RecordAllReduce(layout_, sizes[0])
-                              : kind == Kind::kReduceScatter
-                                  ? RecordReduceScatter(layout_, sizes[0])
-                              : kind == Kind::kAllGather ? RecordAllGather(layout_, sizes[0])
-                                                         : RecordAllGatherStripes(layout_, ranges);
+    const RecordedCall call = kind == Kind::kAllReduce       ? RecordAllReduce(layout_, size)
+                              : kind == Kind::kReduceScatter ? RecordReduceScatter(layout_, size)
+                              : kind == Kind::kAllGather
+                                  ? RecordAllGather(layout_, size)
+                                  : RecordAllGatherStripes(layout_, {{0, size}});
     cost.seconds.resize(links_.size());
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < links_.size(); ++i)
@@ -101,54 +98,67 @@ const StepModel::CallCost& StepModel::Of(Kind kind, const std::vector<ElementRan
 std::vector<StepCost> StepModel::Costs(const StepWork& work) {
   bytes_ = messages_ = 0;
   const int64_t num_ranks = layout_.num_ranks();
-  std::vector<const CallCost*> buckets, at_end;
-  int64_t products = 0, sharded = 0;
+  Calls calls;
   for (const StepWork::Bucket& bucket : work.buckets) {
-    buckets.push_back(&Of(Kind::kReduceScatter, bucket.num_elements));
-    products += bucket.products;
-    sharded += bucket.num_elements;
+    calls.reduced.push_back(&Of(Kind::kReduceScatter, bucket.num_elements));
+    calls.gathered.push_back(&Of(Kind::kAllGatherStripes, bucket.num_elements));
   }
   const int64_t records = static_cast<int64_t>(kStepRecordFloats) * num_ranks;
   const int64_t table = work.vocab_size * work.hidden_size;
-  at_end.push_back(
+  calls.at_end.push_back(
       &Of(Kind::kAllGather, (work.vocab_size / 64 + 1) * 8));  // the used rows, in bits
   const double rows =
       ExpectedWords(work.vocab_size, static_cast<double>(compute_.tokens_of_rank * num_ranks));
   if (rows <= static_cast<double>(work.vocab_size / 2)) {
-    at_end.push_back(
+    calls.at_end.push_back(
         &Of(Kind::kAllReduce, static_cast<int64_t>(rows) * work.hidden_size + records));
   } else {
-    at_end.push_back(&Of(Kind::kAllReduce, table - work.tail));
-    at_end.push_back(&Of(Kind::kAllReduce, work.tail + records));
+    calls.at_end.push_back(&Of(Kind::kAllReduce, table - work.tail));
+    calls.at_end.push_back(&Of(Kind::kAllReduce, work.tail + records));
   }
-  at_end.push_back(&Of(Kind::kAllReduce, 2));  // the sum of squares, a double
-  at_end.push_back(&Of(Kind::kAllGatherStripes, work.sharded_ranges));
+  calls.at_end.push_back(&Of(Kind::kAllReduce, 2));  // the sum of squares, a double
 
-  std::vector<StepCost> costs(links_.size());
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const double pass = 2.0 * static_cast<double>(products) *
-                        static_cast<double>(compute_.tokens_of_rank) / compute_.flops_of_rank;
-    double ready = pass, thread = pass, in_collectives = 0;
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      ready +=
-          2 * pass * static_cast<double>(work.buckets[b].products) / static_cast<double>(products);
-      thread = std::max(thread, ready) + buckets[b]->seconds[i];
-      in_collectives += buckets[b]->seconds[i];
-    }
-    const double backward_end = 3 * pass;
-    double exposed = std::max(0.0, thread - backward_end);
-    for (const CallCost* call : at_end) {
-      in_collectives += call->seconds[i];
-      exposed += call->seconds[i];
-    }
-    const double update = kBytesOfUpdate *
-                          (static_cast<double>(sharded) / static_cast<double>(num_ranks) +
-                           static_cast<double>(table)) *
-                          static_cast<double>(layout_.RanksOf(0).size()) /
-                          links_[i].memory_per_second;
-    costs[i] = {backward_end + exposed + update, in_collectives, in_collectives - exposed};
-  }
+  std::vector<StepCost> costs;
+  for (size_t link = 0; link < links_.size(); ++link) costs.push_back(CostOver(link, work, calls));
   return costs;
+}
+
+StepCost StepModel::CostOver(size_t link, const StepWork& work, const Calls& calls) const {
+  double products = 0, sharded = 0;
+  for (const StepWork::Bucket& bucket : work.buckets) {
+    products += static_cast<double>(bucket.products);
+    sharded += static_cast<double>(bucket.num_elements);
+  }
+  const double seconds_of_product =
+      2 * static_cast<double>(compute_.tokens_of_rank) / compute_.flops_of_rank;
+  const auto pass_of = [&](size_t bucket) {
+    return seconds_of_product * static_cast<double>(work.buckets[bucket].products);
+  };
+  // In the forward pass the new values come, those of the last bucket first: the first layers need
+  // them.
+  double in_collectives = 0, come = 0, forward_end = 0;
+  for (size_t b = work.buckets.size(); b-- > 0;) {
+    come += calls.gathered[b]->seconds[link];
+    forward_end = std::max(forward_end, come) + pass_of(b);
+    in_collectives += calls.gathered[b]->seconds[link];
+  }
+  double ready = forward_end, thread = forward_end;
+  for (size_t b = 0; b < work.buckets.size(); ++b) {
+    ready += 2 * pass_of(b);
+    thread = std::max(thread, ready) + calls.reduced[b]->seconds[link];
+    in_collectives += calls.reduced[b]->seconds[link];
+  }
+  double end = std::max(ready, thread);
+  for (const CallCost* call : calls.at_end) {
+    in_collectives += call->seconds[link];
+    end += call->seconds[link];
+  }
+  const double exposed = end - 3 * seconds_of_product * products;
+  const double table = static_cast<double>(work.vocab_size * work.hidden_size);
+  const double update =
+      kBytesOfUpdate * (sharded / static_cast<double>(layout_.num_ranks()) + table) *
+      static_cast<double>(layout_.RanksOf(0).size()) / links_[link].memory_per_second;
+  return {end + update, in_collectives, in_collectives - exposed};
 }
 
 }  // namespace lathe::simulator

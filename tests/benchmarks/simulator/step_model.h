@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/base/element_range.h"
 #include "lathe/distributed/groups/machine_layout.h"
 #include "lathe/tests/benchmarks/simulator/link_model.h"
 
@@ -19,10 +18,9 @@ struct StepWork {
     int64_t products =
         0;  // its parameters that products use: the backward pass takes time for them
   };
-  std::vector<Bucket> buckets;               // those of the reducer, without the table's
-  std::vector<ElementRange> sharded_ranges;  // whose values travel after the update
-  int64_t vocab_size = 0, hidden_size = 0;   // of the table, the last bucket
-  int64_t tail = 0;                          // elements of a bucket's end that travel with records
+  std::vector<Bucket> buckets;              // those of the reducer, without the table's
+  int64_t vocab_size = 0, hidden_size = 0;  // of the table, the last bucket
+  int64_t tail = 0;                         // elements of a bucket's end that travel with records
 };
 
 // Returns the work of a BERT for classification, with the reducer's own buckets. `size` is "base",
@@ -57,13 +55,17 @@ class StepModel {
     int64_t bytes = 0, messages = 0;
   };
   enum class Kind { kAllReduce, kReduceScatter, kAllGather, kAllGatherStripes };
-  const CallCost& Of(Kind kind, const std::vector<ElementRange>& ranges);
-  const CallCost& Of(Kind kind, int64_t size) { return Of(kind, {{0, size}}); }
+  const CallCost& Of(Kind kind, int64_t size);
+  struct Calls {
+    std::vector<const CallCost*> reduced, gathered;  // one for each bucket
+    std::vector<const CallCost*> at_end;             // of the backward pass
+  };
+  StepCost CostOver(size_t link, const StepWork& work, const Calls& calls) const;
 
   const MachineLayout layout_;
   const std::vector<LinkModel> links_;
   const ComputeModel compute_;
-  std::map<std::pair<Kind, std::vector<int64_t>>, CallCost> known_;
+  std::map<std::pair<Kind, int64_t>, CallCost> known_;
   int64_t bytes_ = 0, messages_ = 0;
 };
 

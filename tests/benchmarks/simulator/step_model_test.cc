@@ -13,7 +13,6 @@ TEST(StepModel, FasterLinksHideMore) {
   const StepWork work = WorkOf("tiny");
   ASSERT_GE(work.buckets.size(), 1u);
   EXPECT_EQ(work.vocab_size, 30522);
-  EXPECT_EQ(work.sharded_ranges.size(), work.buckets.size());
   // 2 layers of 4 matrices for attention and 2 for the rest, the pooler and the classifier.
   int64_t products = 0;
   for (const StepWork::Bucket& bucket : work.buckets) products += bucket.products;

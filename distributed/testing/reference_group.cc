@@ -1,4 +1,4 @@
-#include "lathe/distributed/groups/reference_group.h"
+#include "lathe/distributed/testing/reference_group.h"
 
 #include <algorithm>
 #include <chrono>
