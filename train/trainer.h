@@ -179,6 +179,8 @@ class Trainer {
   // Returns the saver. All ranks call it together.
   CheckpointSaver& Saver();
   const NamedSettings& Settings();
+  // Returns what decides which model is the best (SettingsOfBest). Needs evaluation data.
+  const NamedSettings& BestSettings();
   ComputeSetup OwnComputeSetup() const;
   nlohmann::json ResumeState();
   // Marks the output folder as this job's, so that it may go on there after a restart. Returns a
@@ -193,6 +195,9 @@ class Trainer {
   void LoadCheckpoint(const FoundCheckpoint& checkpoint);
   // Notes it if the best checkpoint of before is not that of the best step, and forgets it.
   void ForgetBestOfAnotherStep();
+  // If the best model of before was found by another metric or with other data, changes `own`, the
+  // state of a checkpoint, so that no later model is compared with it, and notes that.
+  void ForgetBestByOtherMeasure(StateDict& own, nlohmann::json& saved);
   // Sets the rates by these arguments, after the optimizer's state has brought those of `then`.
   void TakeNewRates(const NamedSettings& then, const StateDict& schedule);
   // Does what was still to be done after the step of the checkpoint.
@@ -319,7 +324,8 @@ class Trainer {
   bool interrupted_ = false;
 
   std::optional<CheckpointSaver> saver_;
-  NamedSettings settings_;  // see SettingsThatMatter; empty until they are needed
+  NamedSettings settings_;       // see SettingsThatMatter; empty until they are needed
+  NamedSettings best_settings_;  // see BestSettings; empty until they are needed
   // The number of this training in the output folder, on all ranks. 0: not known yet.
   int64_t run_ = 0;
   // The main process's launcher, on all ranks (JobIdentity::launcher). Whichever rank saves, the

@@ -83,6 +83,12 @@ const NamedSettings& Trainer::Settings() {
   return settings_;
 }
 
+const NamedSettings& Trainer::BestSettings() {
+  if (best_settings_.empty())
+    best_settings_ = SettingsOfBest(arguments_, *inputs_.evaluation, model_);
+  return best_settings_;
+}
+
 ComputeSetup Trainer::OwnComputeSetup() const {
   return {.num_processes = accelerator_.num_processes(),
           .num_threads = omp_get_max_threads(),
@@ -118,6 +124,10 @@ nlohmann::json Trainer::ResumeState() {
   // If this checkpoint is the best one, its manifest isn't written yet.
   if (!best.empty() && state_.best_global_step != state_.global_step)
     state["best_model_sha256"] = DigestOfModel(best);
+  if (state_.best_metric && inputs_.evaluation != nullptr) {
+    state["best_by"] = json::object();
+    for (const auto& [name, value] : BestSettings()) state["best_by"][name] = value;
+  }
   if (lost_best_)
     state["lost_best"] = {{"metric", *lost_best_->metric}, {"step", *lost_best_->step}};
   if (state_.loss) state["loss"] = *state_.loss;
@@ -258,18 +268,20 @@ std::string Trainer::SaveCheckpointAlone(bool complete) {
     if (begun_ && begun_->step == state_.global_step && IsOwnCheckpoint(begun_->path))
       return kGoOn + begun_->path;
   }
+  const std::string earlier = save_error_ ? "; " + save_error_->message() : "";
   const bool best_is_unsaved = BestIsUnsaved();
   if (!can_be_saved || best_is_unsaved) {
     // If the main process has not finished the best checkpoint, an older one leads to that model
     // again, and a new one would not.
-    if (const auto newest = NewestOwnCheckpoint()) return kGoOn + newest->path;
+    if (const auto newest = NewestOwnCheckpoint()) return earlier + kGoOn + newest->path;
   }
   if (!can_be_saved) {
     // The lost rank has taken its part of the moments with it.
-    return "; training can't go on from it: " +
+    return earlier + "; training can't go on from it: " +
            (arguments_.save_only_model
                 ? OptionName("save_only_model") + " leaves out what that needs"
-                : OptionName("save_steps") + " saves checkpoints next time");
+            : keeps_checkpoints() ? "no checkpoint was saved before"
+                                  : OptionName("save_steps") + " saves checkpoints next time");
   }
   state_.num_input_tokens_seen = tokens_of_steps_;
   CheckpointSaver saver(out_->path(), nullptr);
@@ -280,7 +292,6 @@ std::string Trainer::SaveCheckpointAlone(bool complete) {
   if (state_.best_global_step == state_.global_step) state_.best_model_checkpoint = path;
   saver.Start(MakeCheckpointJob(saver, /*writes_model=*/true), /*beside=*/false);
   const std::optional<SavedCheckpoint> saved = saver.Poll();
-  const std::string earlier = save_error_ ? "; " + save_error_->message() : "";
   if (saved->error) return earlier + "; no checkpoint was saved: " + saved->error->message();
   return earlier + kGoOn + saved->path;
 }

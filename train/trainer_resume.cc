@@ -170,8 +170,9 @@ void Trainer::Resume() {
 
 void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   const std::string file = checkpoint.path + "/" + kStateFile;
-  const json saved = ReadTrainerState(file);
-  const StateDict own = OwnState(saved, file);
+  json saved = ReadTrainerState(file);
+  StateDict own = OwnState(saved, file);
+  ForgetBestByOtherMeasure(own, saved);
   constexpr char kOwner[] = "trainer";
   ReadParameters(checkpoint.path);
   const StateDict schedule = WithValues(own.Get<json>(kOwner, "scheduler"));
@@ -180,7 +181,7 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   if (arguments_.resume_anyway) TakeNewRates(checkpoint.manifest.settings, schedule);
   if (optimizer_.grad_scaler() != nullptr && own.values.contains("scaler"))
     optimizer_.grad_scaler()->LoadStateDict(WithValues(own.values["scaler"]));
-  if (checkpoint.manifest.files.contains(kBestFile)) {
+  if (checkpoint.manifest.files.contains(kBestFile) && !saved.at("best_metric").is_null()) {
     best_values_ = optimizer_.arena().values().Clone();
     ReadTrained(checkpoint.path + "/" + kBestFile, best_values_);
   }
@@ -217,6 +218,25 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   steps_read_ = steps_before_ = state_.global_step;
   tokens_before_ = tokens_of_steps_ = state_.num_input_tokens_seen;
   resumed_from_ = last_checkpoint_ = checkpoint.path;
+}
+
+void Trainer::ForgetBestByOtherMeasure(StateDict& own, json& saved) {
+  if (inputs_.evaluation == nullptr || !own.values.contains("best_by")) return;
+  NamedSettings then;
+  for (const auto& [name, value] : own.Get<json>("trainer", "best_by").items()) {
+    if (value.is_string()) then.emplace_back(name, value.get<std::string>());
+  }
+  const std::optional<std::string> difference = FirstDifference(then, BestSettings());
+  if (!difference) return;
+  notes_.push_back("the best model so far counts no more: " + *difference);
+  for (const char* key : {"best_metric", "best_global_step", "best_model_checkpoint"})
+    saved[key] = nullptr;
+  for (const char* key : {"best_model_sha256", "lost_best"}) own.values.erase(key);
+  // A schedule that follows the metric begins to compare anew.
+  if (json& schedule = own.values["scheduler"]; schedule.contains("best")) {
+    schedule["best"] = nullptr;
+    schedule["num_bad_epochs"] = 0;
+  }
 }
 
 // Without load_best_model_at_end, the best step may have had no checkpoint. The place is that of an

@@ -29,8 +29,8 @@ void EarlyStoppingCallback::OnTrainBegin(const TrainingArguments& arguments,
     throw InvalidArgument("early stopping needs a metric to compare",
                           "set " + OptionName("metric_for_best_model") + ", to loss for example");
   }
-  if (!std::exchange(goes_on_, false)) count_ = 0;
   best_ = state.best_metric;
+  if (!std::exchange(goes_on_, false) || !best_) count_ = 0;
   reason_.clear();
   StopIfOutOfPatience(arguments, state, control);
 }

@@ -32,10 +32,12 @@ namespace fs = std::filesystem;
 constexpr char kTokenizer[] = "the tokenizer's ";
 constexpr char kMaxLength[] = "max_seq_length";
 constexpr char kTraining[] = "training", kValidation[] = "validation";
-constexpr char kEvalSteps[] = "eval_steps";
+constexpr char kEvalDelay[] = "eval_delay", kEvalStrategy[] = "eval_strategy",
+               kEvalSteps[] = "eval_steps", kBestMetric[] = "the metric of the best model",
+               kGreaterIsBetter[] = "greater_is_better";
 // Settings of evaluations, besides those of the validation data.
-constexpr std::string_view kEvaluationNames[] = {
-    "eval_delay", "eval_strategy", kEvalSteps, "the metric of the best model", "greater_is_better"};
+constexpr std::string_view kEvaluationNames[] = {kEvalDelay, kEvalStrategy, kEvalSteps, kBestMetric,
+                                                 kGreaterIsBetter};
 // The keys of a model's configuration that only evaluations read.
 constexpr const char* kDecisionKeys[] = {kThresholdsKey, kTemperatureKey};
 constexpr char kScheduleOptions[] = "lr_scheduler_kwargs";
@@ -99,17 +101,27 @@ bool IsOfEvaluation(const std::string& name) {
          (of_data && of_data->data == kValidation);
 }
 
+// Returns the values of kDecisionKeys.
+NamedSettings DecisionOf(const Module& model) {
+  NamedSettings decision;
+  for (const char* key : kDecisionKeys) decision.emplace_back(ConfigSetting(key), kNotSet);
+  for (const auto& [name, value] : model.Settings()) {
+    const auto own =
+        std::ranges::find(decision, "the model's " + name, &NamedSettings::value_type::first);
+    if (own != decision.end()) own->second = value;
+  }
+  return decision;
+}
+
 void AddEvaluation(const TrainingArguments& a, const TokenizedDataset& evaluation,
-                   const NamedSettings& decision, int64_t max_steps, NamedSettings& settings) {
-  settings.insert(settings.end(), decision.begin(), decision.end());
-  AddData(evaluation, kValidation, settings);
-  const std::string values[] = {
-      Text(a.eval_delay), a.eval_strategy,
-      a.eval_strategy == "steps" ? Text(StepsOf(a.eval_steps, max_steps)) : kNotSet,
-      BestModelMetric(a), Text(GreaterIsBetter(a))};
-  static_assert(std::size(values) == std::size(kEvaluationNames));
-  for (size_t i = 0; i < std::size(values); ++i)
-    settings.emplace_back(kEvaluationNames[i], values[i]);
+                   const Module& model, int64_t max_steps, NamedSettings& settings) {
+  const NamedSettings best = SettingsOfBest(a, evaluation, model);
+  settings.insert(settings.end(), best.begin(), best.end());
+  settings.insert(settings.end(),
+                  {{kEvalDelay, Text(a.eval_delay)},
+                   {kEvalStrategy, a.eval_strategy},
+                   {kEvalSteps, a.eval_strategy == "steps" ? Text(StepsOf(a.eval_steps, max_steps))
+                                                           : kNotSet}});
 }
 
 std::string Shortened(const std::string& value) {
@@ -178,18 +190,11 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
     for (const auto& [name, contents] : tokenizer->files())
       settings.emplace_back(kTokenizer + name, "sha256 " + Sha256(contents));
   }
-  NamedSettings decision;
-  for (const char* key : kDecisionKeys) decision.emplace_back(ConfigSetting(key), kNotSet);
   for (const auto& [model_name, value] : model.Settings()) {
     const std::string name = "the model's " + model_name;
     // The first batch decides on it, if nothing does before. It follows from the data.
-    if (name == ConfigSetting("problem_type")) continue;
-    const auto own = std::ranges::find(decision, name, &NamedSettings::value_type::first);
-    if (own != decision.end()) {
-      own->second = value;
-    } else {
+    if (name != ConfigSetting("problem_type") && !IsOfDecision(name))
       settings.emplace_back(name, value);
-    }
   }
   const auto add = [&](const char* name, const auto& value) {
     settings.emplace_back(name, Text(value));
@@ -229,7 +234,16 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
     settings.emplace_back("metric_for_best_model", a.metric_for_best_model);
   }
   if (evaluation != nullptr && EvaluationsDecide(a))
-    AddEvaluation(a, *evaluation, decision, max_steps, settings);
+    AddEvaluation(a, *evaluation, model, max_steps, settings);
+  return settings;
+}
+
+NamedSettings SettingsOfBest(const TrainingArguments& a, const TokenizedDataset& evaluation,
+                             const Module& model) {
+  NamedSettings settings = DecisionOf(model);
+  AddData(evaluation, kValidation, settings);
+  settings.emplace_back(kBestMetric, BestModelMetric(a));
+  settings.emplace_back(kGreaterIsBetter, Text(GreaterIsBetter(a)));
   return settings;
 }
 

@@ -27,6 +27,11 @@ NamedSettings SettingsThatMatter(const TrainingArguments& arguments, const Token
                                  const Tokenizer* tokenizer, int num_processes, int64_t max_steps,
                                  std::optional<int64_t> max_seq_length = {});
 
+// Returns what decides which evaluation is the best: the metric, its direction, the data, and the
+// thresholds and the temperature of the model's configuration.
+NamedSettings SettingsOfBest(const TrainingArguments& arguments, const TokenizedDataset& evaluation,
+                             const Module& model);
+
 // The name of the setting that is the batch of all processes together.
 inline constexpr char kBatchOfAll[] = "per_device_train_batch_size times processes";
 

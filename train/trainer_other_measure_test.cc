@@ -1,0 +1,131 @@
+// Resumes that find the best model by another metric, or with other data, than the training before.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lathe/core/base/file.h"
+#include "lathe/train/callbacks/early_stopping_callback.h"
+#include "lathe/train/trainer_testing.h"
+
+namespace lathe {
+namespace {
+
+std::string Folder(const std::string& name) {
+  return testing::TempDir() + "trainer_other_measure_test/" + name;
+}
+
+// Arguments for 8 steps, with an evaluation and a checkpoint after each.
+TrainingArguments Arguments(const std::string& folder, const std::string& metric) {
+  std::filesystem::remove_all(Folder(folder));
+  TrainingArguments arguments = TinyArguments();
+  arguments.output_dir = Folder(folder);
+  arguments.save_strategy = arguments.eval_strategy = "steps";
+  arguments.save_steps = arguments.eval_steps = 1;
+  arguments.metric_for_best_model = metric;
+  return arguments;
+}
+
+// The same for a training that goes on after step 4 of another one.
+TrainingArguments GoesOn(const TrainingArguments& first, const std::string& metric) {
+  TrainingArguments arguments = Arguments("resumed", metric);
+  arguments.lr_scheduler_type = first.lr_scheduler_type;
+  arguments.early_stopping_patience = first.early_stopping_patience;
+  arguments.early_stopping_threshold = first.early_stopping_threshold;
+  arguments.load_best_model_at_end = true;
+  arguments.resume_from_checkpoint = first.output_dir + "/checkpoint-4";
+  return arguments;
+}
+
+struct Outcome {
+  std::vector<std::string> notes;
+  TrainerState state;
+  std::vector<double> metrics;  // of the evaluations after step 4
+};
+
+Outcome Train(const TrainingArguments& arguments, int64_t num_rows = 6) {
+  Accelerator accelerator(AcceleratorOptionsOf(arguments));
+  TrainerInputs inputs = TinyInputs();
+  inputs.evaluation = TinyData(num_rows);
+  std::vector<std::shared_ptr<Callback>> callbacks;
+  if (arguments.early_stopping_patience) {
+    callbacks.push_back(std::make_shared<EarlyStoppingCallback>(
+        *arguments.early_stopping_patience, arguments.early_stopping_threshold));
+  }
+  Trainer trainer(arguments, accelerator, inputs, callbacks);
+  trainer.Train();
+  Outcome outcome = {trainer.notes(), trainer.state(), {}};
+  for (const nlohmann::json& entry : trainer.state().log_history) {
+    const std::string name = BestModelMetric(arguments);
+    if (entry.contains(name) && entry.at("step") > 4) outcome.metrics.push_back(entry.at(name));
+  }
+  return outcome;
+}
+
+void ExpectNewBest(const Outcome& outcome, const std::string& difference) {
+  ASSERT_FALSE(outcome.notes.empty());
+  EXPECT_EQ(outcome.notes.back(), "the best model so far counts no more: " + difference);
+  ASSERT_EQ(outcome.metrics.size(), 4u);
+  EXPECT_EQ(outcome.state.best_metric, *std::ranges::min_element(outcome.metrics));
+  EXPECT_GT(outcome.state.best_global_step, 4);
+  EXPECT_TRUE(outcome.state.best_model_checkpoint.starts_with(Folder("resumed/")))
+      << outcome.state.best_model_checkpoint;
+}
+
+constexpr char kOtherMetric[] = "the metric of the best model was eval_accuracy and is eval_loss";
+
+TEST(OtherMeasure, AMetricOfBeforeIsNotCompared) {
+  TrainingArguments first = Arguments("first", "accuracy");
+  Train(first);
+  ExpectNewBest(Train(GoesOn(first, "loss")), kOtherMetric);
+  // Where evaluations have decided before, another metric needs resume_anyway.
+  first.load_best_model_at_end = true;
+  std::filesystem::remove_all(first.output_dir);
+  Train(first);
+  TrainingArguments resumed = GoesOn(first, "loss");
+  EXPECT_THROW(Train(resumed), Error);
+  resumed.resume_anyway = true;
+  ExpectNewBest(Train(resumed), kOtherMetric);
+}
+
+TEST(OtherMeasure, OtherDataIsNotCompared) {
+  const TrainingArguments first = Arguments("first", "loss");
+  Train(first);
+  ExpectNewBest(Train(GoesOn(first, "loss"), 5),
+                "the number of rows of the validation data was 6 and is 5");
+  const Outcome same = Train(GoesOn(first, "loss"));
+  EXPECT_TRUE(same.notes.empty());
+  EXPECT_TRUE(same.state.best_metric);
+}
+
+TEST(OtherMeasure, PatienceBeginsAnew) {
+  TrainingArguments first = Arguments("first", "accuracy");
+  first.early_stopping_patience = 4;
+  first.early_stopping_threshold = 1e6;  // no evaluation but the first is an improvement
+  EXPECT_EQ(Train(first).state.global_step, 5);
+  TrainingArguments resumed = GoesOn(first, "accuracy");
+  EXPECT_EQ(Train(resumed).state.global_step, 5);
+  resumed = GoesOn(first, "loss");
+  resumed.resume_anyway = true;
+  EXPECT_EQ(Train(resumed).state.global_step, 8);
+}
+
+TEST(OtherMeasure, AScheduleComparesAnew) {
+  TrainingArguments first = Arguments("first", "accuracy");
+  first.lr_scheduler_type = "reduce_lr_on_plateau";
+  Train(first);
+  TrainingArguments resumed = GoesOn(first, "loss");
+  resumed.resume_anyway = true;
+  const Outcome outcome = Train(resumed);
+  ExpectNewBest(outcome, kOtherMetric);
+  const auto state =
+      nlohmann::json::parse(ReadFile(Folder("resumed") + "/checkpoint-8/trainer_state.json"));
+  const double best = state.at("/stateful_callbacks/Lathe/attributes/scheduler/best"_json_pointer);
+  EXPECT_EQ(std::ranges::count(outcome.metrics, best), 1) << best;
+}
+
+}  // namespace
+}  // namespace lathe
