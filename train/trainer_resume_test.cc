@@ -6,78 +6,28 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
-#include <memory>
+#include <ostream>
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/safetensors/safetensors.h"
-#include "lathe/distributed/testing/testing.h"
-#include "lathe/train/callbacks/early_stopping_callback.h"
-#include "lathe/train/callbacks/state_callback.h"
-#include "lathe/train/trainer_testing.h"
+#include "lathe/train/trainer_runs_testing.h"
 
 namespace lathe {
 namespace {
 
 namespace fs = std::filesystem;
-using Change = std::function<void(TrainingArguments&)>;
 
-std::string Folder(const std::string& name) {
-  return testing::TempDir() + "trainer_resume_test/" + name;
-}
-
-// Arguments for 2 epochs of 8 batches, with a checkpoint after each step.
-TrainingArguments Arguments(const std::string& folder, const Change& change = {}) {
-  TrainingArguments arguments = TinyArguments();
-  arguments.output_dir = Folder(folder);
-  arguments.logging_steps = 3;
-  arguments.weight_decay = 0.01;
-  arguments.save_strategy = "steps";
-  arguments.save_steps = 1;
-  if (change) change(arguments);
-  return arguments;
-}
-
-// A frozen encoder has no dropout, so that it runs once for all epochs.
-TrainerInputs Inputs(const TrainingArguments& arguments) {
-  const nlohmann::json no_dropout = {{"hidden_dropout_prob", 0},
-                                     {"attention_probs_dropout_prob", 0}};
-  return {.model = TinyBert(arguments.freeze_layers.empty() ? nlohmann::json() : no_dropout),
-          .train = TinyData(16),
-          .evaluation = TinyData(6)};
-}
-
-void Remove(const std::string& folder) { fs::remove_all(Folder(folder)); }
-
-using Look = std::function<std::string(const Trainer&)>;
-
-// Trains in processes of their own. Returns what `look` says on rank 0, or the error's message.
-std::string TrainAndLook(const TrainingArguments& arguments, int ranks, const Look& look) {
-  const std::vector<RankResult> results = RunRanks(ranks, [&](const ProcessEnvironment& env) {
-    AcceleratorOptions options = AcceleratorOptionsOf(arguments);
-    options.environment = env;
-    options.timeout = std::chrono::seconds(20);
-    Accelerator accelerator(options);
-    std::vector<std::shared_ptr<Callback>> callbacks = {std::make_shared<StateCallback>()};
-    if (arguments.early_stopping_patience) {
-      callbacks.push_back(std::make_shared<EarlyStoppingCallback>(
-          *arguments.early_stopping_patience, arguments.early_stopping_threshold));
-    }
-    Trainer trainer(arguments, accelerator, Inputs(arguments), callbacks);
-    trainer.Train();
-    return look ? look(trainer) : "";
+// Arguments with logs, which a resume has to repeat.
+TrainingArguments LoggedArguments(const std::string& folder, const Change& change = {}) {
+  return Arguments(folder, [&](TrainingArguments& a) {
+    a.logging_steps = 3;
+    if (change) change(a);
   });
-  EXPECT_LT(results[0].exit_code, 128) << "a signal ended it, perhaps for taking over a minute";
-  return results[0].said;
 }
-
-void Train(const TrainingArguments& arguments, int ranks = 1, const std::string& expected = "",
-           const Look& look = {}) {
-  EXPECT_EQ(TrainAndLook(arguments, ranks, look), expected);
-}
-
-std::string ErrorOf(const TrainingArguments& arguments) { return TrainAndLook(arguments, 1, {}); }
 
 // Returns the log without what depends on the clock.
 nlohmann::json LogOf(const std::string& dir) {
@@ -127,10 +77,10 @@ class TrainerResumeTest : public testing::TestWithParam<Case> {};
 TEST_P(TrainerResumeTest, GivesTheSameBits) {
   const Case& c = GetParam();
   Remove("whole");
-  Train(Arguments("whole", c.change), c.ranks);
+  Train(LoggedArguments("whole", c.change), c.ranks);
   for (const int64_t cut : c.cuts) {
     Remove("resumed");
-    TrainingArguments arguments = Arguments("resumed", c.change);
+    TrainingArguments arguments = LoggedArguments("resumed", c.change);
     arguments.resume_from_checkpoint = Folder("whole") + "/" + CheckpointName(cut);
     Train(arguments, c.ranks, arguments.resume_from_checkpoint,
           [](const Trainer& trainer) { return trainer.resumed_from(); });
@@ -141,16 +91,6 @@ TEST_P(TrainerResumeTest, GivesTheSameBits) {
 void FreezeEncoder(TrainingArguments& a) { a.freeze_layers = "encoder"; }
 void Accumulate(TrainingArguments& a) { a.gradient_accumulation_steps = 3; }
 void BFloat16s(TrainingArguments& a) { a.bf16 = true; }
-void EvaluateEachEpoch(TrainingArguments& a) {
-  a.eval_strategy = "epoch";
-  a.metric_for_best_model = "loss";
-}
-void KeepTheBest(TrainingArguments& a) {
-  a.eval_strategy = "steps";
-  a.eval_steps = 2;
-  a.load_best_model_at_end = true;
-  a.learning_rate = 3e-2;
-}
 // Stops at the fourth evaluation, after step 8: nothing improves by so much.
 void StopEarly(TrainingArguments& a) {
   a.eval_strategy = "steps";
@@ -253,13 +193,13 @@ TEST(TrainerResumeManyTest, RandomCutsGiveTheSameBits) {
           a.bf16 = bf16;
         };
         Remove("whole");
-        Train(Arguments("whole", change), ranks);
+        Train(LoggedArguments("whole", change), ranks);
         const int64_t batches = (16 + ranks - 1) / ranks;
         const int64_t steps = 6 * ((batches + accumulation - 1) / accumulation);
         for (int i = 0; i < std::atoi(cuts); ++i) {
           const int64_t cut = std::uniform_int_distribution<int64_t>(1, steps - 1)(random);
           Remove("resumed");
-          TrainingArguments arguments = Arguments("resumed", change);
+          TrainingArguments arguments = LoggedArguments("resumed", change);
           arguments.resume_from_checkpoint = Folder("whole") + "/" + CheckpointName(cut);
           Train(arguments, ranks);
           ExpectSameEnd("whole", "resumed", steps,
@@ -284,12 +224,13 @@ std::vector<float> ModelOf(const std::string& folder) {
 // The losses of another number of ranks differ in their last digits only.
 TEST(TrainerResumeRanksTest, AnyNumberOfRanksGoesOn) {
   Remove("whole");
-  Train(Arguments("whole"));
+  Train(LoggedArguments("whole"));
   for (const auto& [before, after] : {std::pair(1, 2), std::pair(2, 1)}) {
     Remove("first");
     Remove("second");
-    Train(Arguments("first", before == 2 ? Change(HalfBatches) : Change()), before);
-    TrainingArguments arguments = Arguments("second", after == 2 ? Change(HalfBatches) : Change());
+    Train(LoggedArguments("first", before == 2 ? Change(HalfBatches) : Change()), before);
+    TrainingArguments arguments =
+        LoggedArguments("second", after == 2 ? Change(HalfBatches) : Change());
     arguments.resume_from_checkpoint = Folder("first") + "/checkpoint-5";
     Train(arguments, after);
     const auto whole = nlohmann::json::parse(ReadFile(Folder("whole") + "/trainer_state.json"));
@@ -304,107 +245,6 @@ TEST(TrainerResumeRanksTest, AnyNumberOfRanksGoesOn) {
     for (size_t i = 0; i < a.size(); ++i)
       largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
     EXPECT_LT(largest, 1e-4);
-  }
-}
-
-// --- the newest whole checkpoint ---
-
-TEST(TrainerResumeNewestTest, LeavesOutDamagedOnesAndSaysSo) {
-  Remove("newest");
-  const TrainingArguments first = Arguments("newest");
-  Train(first);
-  fs::resize_file(Folder("newest") + "/checkpoint-16/optimizer.h5", 100);
-  fs::remove(Folder("newest") + "/checkpoint-15/model.safetensors");
-  TrainingArguments again = first;
-  again.resume_from_checkpoint = "true";
-  const std::string said = TrainAndLook(again, 1, [](const Trainer& trainer) {
-    return trainer.resumed_from() + "|" + trainer.notes().at(0) + "|" + trainer.notes().at(1);
-  });
-  EXPECT_TRUE(said.starts_with(Folder("newest") +
-                               "/checkpoint-14|left out checkpoint-16: optimizer.h5: has 100 "
-                               "bytes, but its manifest says "))
-      << said;
-  EXPECT_TRUE(
-      said.ends_with("|left out checkpoint-15: model.safetensors: No such file or directory"))
-      << said;
-  EXPECT_NO_THROW(OpenCheckpoint(Folder("newest") + "/checkpoint-16"));
-}
-
-TEST(TrainerResumeNewestTest, MistakesGetOneLine) {
-  Remove("mistakes");
-  TrainingArguments arguments = Arguments("mistakes");
-  arguments.resume_from_checkpoint = "true";
-  EXPECT_EQ(ErrorOf(arguments), Folder("mistakes") + ": has no checkpoint to go on from");
-  arguments.resume_from_checkpoint = Folder("nowhere");
-  EXPECT_EQ(ErrorOf(arguments), Folder("nowhere") + ": there is no such checkpoint");
-  arguments.resume_from_checkpoint = "";
-  Train(arguments);
-  EXPECT_EQ(ErrorOf(arguments), Folder("mistakes") + ": output_dir is not empty");
-  arguments.resume_from_checkpoint = Folder("mistakes") + "/checkpoint-3";
-  const std::vector<std::pair<Change, std::string>> changes = {
-      {[](auto& a) { a.learning_rate = 1; }, "learning_rate was 0.001 and is 1.0"},
-      {[](auto& a) { a.seed = 1; }, "seed was 42 and is 1"},
-      {[](auto& a) { a.per_device_train_batch_size = 4; },
-       "per_device_train_batch_size times processes was 2 and is 4"},
-      {[](auto& a) { a.num_train_epochs = 3; }, "number of steps was 16 and is 24"}};
-  for (const auto& [change, difference] : changes) {
-    TrainingArguments changed = arguments;
-    change(changed);
-    EXPECT_EQ(ErrorOf(changed), Folder("mistakes") + "/checkpoint-3: " + difference);
-  }
-  TrainingArguments anyway = arguments;
-  anyway.learning_rate = 2e-3;
-  anyway.resume_anyway = true;
-  anyway.output_dir = Folder("anyway");
-  Remove("anyway");
-  Train(anyway);
-  // Options that change nothing are taken.
-  TrainingArguments harmless = arguments;
-  harmless.logging_steps = 1;
-  harmless.save_steps = 4;
-  harmless.gradient_checkpointing = true;
-  harmless.ignore_data_skip = true;
-  Train(harmless);
-  arguments.save_only_model = true;
-  arguments.output_dir = Folder("model_only");
-  arguments.resume_from_checkpoint = "";
-  Remove("model_only");
-  Train(arguments);
-  arguments.resume_from_checkpoint = arguments.output_dir + "/checkpoint-3";
-  EXPECT_EQ(ErrorOf(arguments),
-            arguments.output_dir + "/checkpoint-3: holds the model alone (save_only_model)");
-}
-
-std::vector<std::string> CheckpointsIn(const std::string& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(Folder(folder))) {
-    const std::string name = entry.path().filename();
-    if (name.find("checkpoint") != std::string::npos) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-TEST(TrainerCheckpointsTest, StrategiesAndLimits) {
-  const std::vector<std::pair<Change, std::vector<std::string>>> cases = {
-      {[](auto& a) { a.save_steps = 6; }, {"checkpoint-12", "checkpoint-16", "checkpoint-6"}},
-      {[](auto& a) { a.save_steps = 0.25; },
-       {"checkpoint-12", "checkpoint-16", "checkpoint-4", "checkpoint-8"}},
-      {[](auto& a) { a.save_strategy = "epoch"; }, {"checkpoint-16", "checkpoint-8"}},
-      {[](auto& a) { a.save_total_limit = 2; }, {"checkpoint-15", "checkpoint-16"}},
-      {[](auto& a) { a.save_strategy = "no"; }, {}},
-      {[](auto& a) {
-         a.save_strategy = "epoch";
-         a.save_seconds = 1e-9;
-       },
-       {"checkpoint-1", "checkpoint-10", "checkpoint-11", "checkpoint-12", "checkpoint-13",
-        "checkpoint-14", "checkpoint-15", "checkpoint-16", "checkpoint-2", "checkpoint-3",
-        "checkpoint-4", "checkpoint-5", "checkpoint-6", "checkpoint-7", "checkpoint-8",
-        "checkpoint-9"}}};
-  for (const auto& [change, expected] : cases) {
-    Remove("strategies");
-    Train(Arguments("strategies", change));
-    EXPECT_EQ(CheckpointsIn("strategies"), expected);
   }
 }
 
