@@ -73,6 +73,17 @@ inline TrainerInputs Inputs(const TrainingArguments& arguments) {
           .evaluation = TinyData(6)};
 }
 
+inline std::string last_warning;  // that a Listener has heard of, in this process
+
+class Listener : public Callback {
+ public:
+  void OnWarning(const TrainingArguments&, const TrainerState&, TrainerControl&,
+                 const std::string& text) override {
+    last_warning = text;
+  }
+  bool SetsControl() const override { return false; }
+};
+
 // Trains in processes of their own. Returns what `look` says on rank 0, or the error's message.
 // `more`: another callback; null for none.
 inline std::string TrainAndLook(const TrainingArguments& arguments, int ranks, const Look& look,
