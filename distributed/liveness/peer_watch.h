@@ -101,6 +101,9 @@ class PeerWatch {
   static constexpr char kProblem[] = "problem", kFinishedRank[] = "finished", kPhase[] = "phase",
                         kTrouble[] = "trouble", kWaitsIn[] = "waits";
 
+  // The time for an answer that comes at once, unless the store or a rank is lost.
+  static constexpr std::chrono::milliseconds kMoment{500};
+
   // Sets the store's patience; half a second at most once this rank has given up.
   void SetPatience(std::chrono::milliseconds patience);
   Store& store() { return *store_; }
