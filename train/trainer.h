@@ -195,8 +195,8 @@ class Trainer {
   void LoadCheckpoint(const FoundCheckpoint& checkpoint);
   // Notes it if the best checkpoint of before is not that of the best step, and forgets it.
   void ForgetBestOfAnotherStep();
-  // If the best model of before was found by another metric or with other data, changes `own`, the
-  // state of a checkpoint, so that no later model is compared with it, and notes that.
+  // If the best model of before was found by another metric or with other data, notes that and
+  // removes it from a checkpoint's state. So no later model is compared with it.
   void ForgetBestByOtherMeasure(StateDict& own, nlohmann::json& saved);
   // Sets the rates by these arguments, after the optimizer's state has brought those of `then`.
   void TakeNewRates(const NamedSettings& then, const StateDict& schedule);
