@@ -1,6 +1,6 @@
 // Calls every op with inputs that don't fit: other shapes and dtypes, undefined and empty tensors.
 // An op either computes a result or throws an Error of one line. The error names the op, and a
-// shape or the dtype that does not fit.
+// shape or the dtype that does not fit. Also calls every op with bfloat16.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -354,6 +354,46 @@ TEST(BadInputs, ErrorsNameTheOpAndWhatDoesNotFit) {
         }
       }
     }
+  }
+}
+
+// Runs the op and its backward pass with some inputs, those of the bits in `narrow`, in bfloat16.
+// Returns the error, or "".
+std::string ErrorInBFloat16(const Case& c, unsigned narrow) {
+  Tensors inputs;
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    inputs.push_back(TensorOf(c.inputs[i]));
+    if (narrow >> i & 1) inputs[i] = inputs[i].To(DType::kBF16);
+    if (IsFloating(inputs[i].dtype())) inputs[i].SetRequiresGrad(true);
+  }
+  try {
+    const Tensor y = c.call(inputs);
+    if (y.requires_grad()) Backward(y, Tensor::Full(y.shape(), 1).To(y.dtype()));
+  } catch (const Error& e) {
+    return e.message();
+  }
+  for (const Tensor& input : inputs) {
+    const Tensor grad = input.grad();
+    EXPECT_TRUE(!grad.defined() || grad.dtype() == input.dtype()) << c.op;
+  }
+  return "";
+}
+
+// Parameters stay float32, so an op takes bfloat16 in some of its inputs, the first one included.
+TEST(BFloat16Inputs, EveryOpTakesThem) {
+  for (const Case& c : Cases()) {
+    unsigned numbers = 0;
+    for (size_t i = 0; i < c.inputs.size(); ++i) {
+      if (c.inputs[i].dtype == DType::kF32) numbers |= 1u << i;
+    }
+    if (numbers == 0 || c.op.starts_with("embedding")) continue;  // of tables, which stay float32
+    const unsigned first = numbers & -numbers;
+    const std::string error = ErrorInBFloat16(c, numbers);
+    bool works = error.empty();
+    for (unsigned some = first; some < numbers && !works; ++some) {
+      works = (some & ~numbers) == 0 && (some & first) != 0 && ErrorInBFloat16(c, some).empty();
+    }
+    EXPECT_TRUE(works) << c.op << ": " << error;
   }
 }
 

@@ -97,7 +97,7 @@ class Checker {
       CheckWaysToTheGradient(single);
       CheckDifferences(case_.float64 ? case_.op : reference);
     }
-    if (!case_.activations.empty() && case_.narrow_on_host) {
+    if (!case_.activations.empty()) {
       CheckNarrow(reference, DType::kBF16, case_.bfloat16_tolerance);
     }
     if (case_.extremes) CheckExtremes(reference);

@@ -57,7 +57,6 @@ struct OpCase {
   // Inputs that are activations. The op is also run with these in bfloat16 and the others in
   // float32.
   std::vector<size_t> activations = {};
-  bool narrow_on_host = true;  // false: only devices have kernels for narrow dtypes
   // The largest error in a narrow dtype, against the reference on the same rounded inputs.
   double bfloat16_tolerance = 0.02;
   double float16_tolerance = 0.003;

@@ -12,6 +12,12 @@ namespace lathe {
 // Returns x in another floating dtype, or x itself if it has that dtype. The gradient is cast back.
 Tensor Cast(const Tensor& x, DType dtype);
 
+// Returns x in float32 if it is bfloat16 or float16, else x itself. The gradient is cast back.
+inline Tensor Widen(const Tensor& x) {
+  const bool is_narrow = x.dtype() == DType::kBF16 || x.dtype() == DType::kF16;
+  return is_narrow ? Cast(x, DType::kF32) : x;
+}
+
 // Returns a copy of a float32 leaf in a narrower dtype. The copy is kept with the leaf and renewed
 // when the leaf's values have changed; an optimizer's step may write both at once. The copy is not
 // differentiable: it is for ops that give the leaf its gradient themselves.

@@ -57,6 +57,13 @@ auto DispatchActivations(const Tensor& x, const char* op, Body&& body) {
   return DispatchFloat(x.dtype(), op, std::forward<Body>(body));
 }
 
+// Does the same for a tensor on the host.
+template <typename Body>
+auto DispatchOnHost(const Tensor& x, const char* op, Body&& body) {
+  if (x.dtype() == DType::kBF16) return body(BFloat16{});
+  return DispatchFloat(x.dtype(), op, std::forward<Body>(body));
+}
+
 // Returns the dtype of the statistics and parameters that go with activations of `dtype`.
 inline DType MathDType(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16 ? DType::kF32 : dtype;

@@ -2,6 +2,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/cpu/dropout.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 
@@ -51,8 +52,9 @@ Tensor Dropout(const Tensor& x, const DropoutSpec& spec) {
   if (spec.p == 0) return x;
   Check(x.ndim() == 2 && x.dim(1) <= 32768, "dropout",
         "x must have shape [N, C] with C at most 32768 but has ", x.shape());
-  Check(!x.device().is_cpu() || x.dtype() != DType::kBF16, "dropout",
-        "expected float32 or float64 on the CPU but got bfloat16");
+  if (x.device().is_cpu() && x.dtype() == DType::kBF16) {
+    return Cast(Dropout(Cast(x, DType::kF32), spec), DType::kBF16);
+  }
   return DispatchActivations(x, "dropout", [&](auto tag) {
     using T = decltype(tag);
     return Record("dropout", Run<T>(x, spec), {x}, {}, [spec](BackwardContext& context) {

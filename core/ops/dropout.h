@@ -28,7 +28,8 @@ struct DropoutSpec {
 cpu::DropoutMask MaskOf(const DropoutSpec& spec, const char* op, int64_t rows, Device device = {});
 
 // Keeps each element of x with probability 1 - p, and multiplies it by 1 / (1 - p). x has shape
-// [N, C] and is float32 or float64 on the host, and float32, bfloat16 or float16 on a device.
+// [N, C] and is float32, bfloat16 or float64 on the host, and float32, bfloat16 or float16 on a
+// device.
 Tensor Dropout(const Tensor& x, const DropoutSpec& spec);
 
 // Composes the same of single ops and Philox's definition: documentation and test oracle.

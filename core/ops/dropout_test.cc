@@ -51,8 +51,7 @@ TEST(DropoutTest, Op) {
          .composed = [=](const Tensors& x) { return DropoutComposed(x[0], Spec(p, x[0].dim(0))); },
          .shapes = {{{3, 8}}, {{5, 7}}, {{4, 1}}, {{0, 8}}, {{2, 258}}, {{3, 64}}},
          .nan_check = p == 0,  // NaN may be dropped
-         .activations = {0},
-         .narrow_on_host = false});
+         .activations = {0}});
   }
 }
 

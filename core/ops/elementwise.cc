@@ -7,6 +7,7 @@
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/broadcast.h"
+#include "lathe/core/cpu/convert.h"
 #include "lathe/core/cpu/elementwise/elementwise.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/elementwise_functions.h"
@@ -18,6 +19,50 @@ namespace {
 
 constexpr int64_t kAtOnce = 4096;  // elements that a thread computes at a time
 
+// Return the host's function for elements of T, with the arguments of cpu::MapKernel and
+// cpu::ZipKernel. For bfloat16 it takes at most kAtOnce elements, computes in float32 and rounds
+// once.
+template <typename T, typename F>
+auto MapFor(const F& f) {
+  if constexpr (!std::is_same_v<T, BFloat16>) {
+    return cpu::MapOf<T>(f);
+  } else {
+    return [run = cpu::MapOf<float>(f)](const F& of, BFloat16* y, const BFloat16* x, int64_t n) {
+      const auto& convert = cpu::Kernels<cpu::ConvertKernels>();
+      float wide[kAtOnce];
+      convert.to_f32(wide, x, n);
+      run(of, wide, wide, n);
+      convert.to_bf16(y, wide, n);
+    };
+  }
+}
+
+// Writes the elements of an operand of (rows, n) to `wide`, each once. Returns that as an operand.
+cpu::ZipOperand<float> Widened(const cpu::ZipOperand<BFloat16>& x, int64_t rows, int64_t n,
+                               float* wide) {
+  const int64_t columns = x.stride == 0 ? 1 : n;
+  const int64_t own_rows = x.row_stride == 0 ? 1 : rows;
+  for (int64_t r = 0; r < own_rows; ++r) {
+    cpu::Kernels<cpu::ConvertKernels>().to_f32(wide + r * columns, x.data + r * x.row_stride,
+                                               columns);
+  }
+  return {wide, x.row_stride == 0 ? 0 : columns, x.stride};
+}
+
+template <typename T, typename F>
+auto ZipFor(const F& f) {
+  if constexpr (!std::is_same_v<T, BFloat16>) {
+    return cpu::ZipOf<T>(f);
+  } else {
+    return [run = cpu::ZipOf<float>(f)](const F& of, BFloat16* y, cpu::ZipOperand<BFloat16> a,
+                                        cpu::ZipOperand<BFloat16> b, int64_t rows, int64_t n) {
+      float wide_a[kAtOnce], wide_b[kAtOnce], wide_y[kAtOnce];
+      run(of, wide_y, Widened(a, rows, n, wide_a), Widened(b, rows, n, wide_b), rows, n);
+      cpu::Kernels<cpu::ConvertKernels>().to_bf16(y, wide_y, rows * n);
+    };
+  }
+}
+
 // y_i = f(x_i)
 template <typename F>
 Tensor Map(const char* op, const Tensor& x, F f) {
@@ -27,9 +72,9 @@ Tensor Map(const char* op, const Tensor& x, F f) {
     DeviceKernels<MapKernel<F>>().run(op, f, y.raw_data(), x.raw_data(), x.dtype(), x.numel());
     return y;
   }
-  DispatchFloat(x.dtype(), op, [&](auto tag) {
+  DispatchOnHost(x, op, [&](auto tag) {
     using T = decltype(tag);
-    const auto run = cpu::MapOf<T>(f);
+    const auto run = MapFor<T>(f);
     const T* in = x.data<T>();
     T* out = y.data<T>();
     const int64_t n = x.numel();
@@ -56,9 +101,9 @@ template <typename F>
 Tensor Zip(const char* op, const Tensor& a, const Tensor& b, F f) {
   if (!a.device().is_cpu()) return BroadcastOnDevice(op, a, b, a.shape(), f);
   Tensor y = Tensor::Empty(a.shape(), a.dtype(), a.device());
-  DispatchFloat(a.dtype(), op, [&](auto tag) {
+  DispatchOnHost(a, op, [&](auto tag) {
     using T = decltype(tag);
-    const auto run = cpu::ZipOf<T>(f);
+    const auto run = ZipFor<T>(f);
     const T* left = a.data<T>();
     const T* right = b.data<T>();
     T* out = y.data<T>();
@@ -127,9 +172,9 @@ Tensor Broadcast(const char* op, const Tensor& a, const Tensor& b, F f) {
   Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
   const WalkDims dims =
       MergedDims(shape, BroadcastStrides(a.shape(), shape), BroadcastStrides(b.shape(), shape));
-  DispatchFloat(a.dtype(), op, [&](auto tag) {
+  DispatchOnHost(a, op, [&](auto tag) {
     using T = decltype(tag);
-    const auto run = cpu::ZipOf<T>(f);
+    const auto run = ZipFor<T>(f);
     ForBlocks(dims,
               [&, left = a.data<T>(), right = b.data<T>(), out = y.data<T>()](const Block& m) {
                 run(f, out + m.place, {left + m.a, m.a_row_stride, m.a_stride},
@@ -320,16 +365,26 @@ Tensor Pow(const Tensor& base, double exponent) {
   });
 }
 
-// y = min(max(x, low), high);  dx = dy where low <= x <= high, else 0
+namespace {
+
+// Returns the limit of Clamp that x's elements are compared with: narrow ones with a rounded one,
+// as in PyTorch.
+double LimitFor(const Tensor& x, double limit) {
+  if (MathDType(x.dtype()) == x.dtype()) return limit;
+  return Tensor::FromVector<double>({limit}).To(x.dtype()).Item();
+}
+
+}  // namespace
+
+// y = min(max(x, low), high);  dx = dy where low < x < high, else 0
 Tensor Clamp(const Tensor& x, const ClampOptions& options) {
-  const auto [low, high] = options;
-  Check(!std::isnan(low) && !std::isnan(high), "clamp", "min and max must be numbers but are ", low,
-        " and ", high);
+  Check(!std::isnan(options.min) && !std::isnan(options.max), "clamp",
+        "min and max must be numbers but are ", options.min, " and ", options.max);
+  const double low = LimitFor(x, options.min), high = LimitFor(x, options.max);
   Tensor y = Map("clamp", x, functions::Clamp{low, high});
-  return Record(
-      "clamp", y, {x}, {x}, [x = x.Detach(), low = low, high = high](BackwardContext& context) {
-        context.SetGrad(0, Zip("clamp", context.grad_output(), x, functions::ClampGrad{low, high}));
-      });
+  return Record("clamp", y, {x}, {x}, [x = x.Detach(), low, high](BackwardContext& context) {
+    context.SetGrad(0, Zip("clamp", context.grad_output(), x, functions::ClampGrad{low, high}));
+  });
 }
 
 // y = -x;  dx = -dy

@@ -1,5 +1,6 @@
-// Elementwise ops, all differentiable. Tensors are float32 or float64 on the host, and float32,
-// bfloat16 or float16 on a device.
+// Elementwise ops, all differentiable. Tensors are float32, bfloat16 or float64 on the host, and
+// float32, bfloat16 or float16 on a device. Narrow numbers are computed in float32 and rounded
+// once.
 //
 // Binary ops broadcast by NumPy's rules. Both operands must have one dtype. A NaN in an operand
 // gives NaN: nothing is clipped.

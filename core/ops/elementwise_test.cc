@@ -32,48 +32,40 @@ TEST(Elementwise, Binary) {
   CheckOp({.name = "add",
            .op = [](const Tensors& x) { return Add(x[0], x[1]); },
            .shapes = kBinary,
-           .activations = {0, 1},
-           .narrow_on_host = false});
+           .activations = {0, 1}});
   CheckOp({.name = "sub",
            .op = [](const Tensors& x) { return Sub(x[0], x[1]); },
            .composed = [](const Tensors& x) { return Add(x[0], Scale(x[1], -1)); },
            .shapes = kBinary,
-           .activations = {0, 1},
-           .narrow_on_host = false});
+           .activations = {0, 1}});
   CheckOp({.name = "mul",
            .op = [](const Tensors& x) { return Mul(x[0], x[1]); },
            .shapes = kBinary,
-           .activations = {0, 1},
-           .narrow_on_host = false});
+           .activations = {0, 1}});
   CheckOp({.name = "square",
            .op = [](const Tensors& x) { return Mul(x[0], x[0]); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "div",
            .op = [](const Tensors& x) { return Div(x[0], x[1]); },
            .shapes = kBinary,
            .low = 0.5,
-           .activations = {0, 1},
-           .narrow_on_host = false});
+           .activations = {0, 1}});
   CheckOp({.name = "pow",
            .op = [](const Tensors& x) { return Pow(x[0], x[1]); },
            .composed = [](const Tensors& x) { return Exp(Mul(x[1], Log(x[0]))); },
            .shapes = kBinary,
            .low = 0.5,
            .extremes = false,  // the composed formula has no value at 0
-           .activations = {0, 1},
-           .narrow_on_host = false});
+           .activations = {0, 1}});
   CheckOp({.name = "maximum",
            .op = [](const Tensors& x) { return Maximum(x[0], x[1]); },
            .shapes = kBinary,
-           .activations = {0, 1},
-           .narrow_on_host = false});
+           .activations = {0, 1}});
   CheckOp({.name = "minimum",
            .op = [](const Tensors& x) { return Minimum(x[0], x[1]); },
            .shapes = kBinary,
-           .activations = {0, 1},
-           .narrow_on_host = false});
+           .activations = {0, 1}});
 }
 
 // It is long because it has a case for each op.
@@ -81,101 +73,84 @@ TEST(Elementwise, Unary) {
   CheckOp({.name = "scale",
            .op = [](const Tensors& x) { return Scale(x[0], -2.5); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "add_scalar",
            .op = [](const Tensors& x) { return AddScalar(x[0], 0.3); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "exp",
            .op = [](const Tensors& x) { return Exp(x[0]); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "log",
            .op = [](const Tensors& x) { return Log(x[0]); },
            .shapes = kUnary,
            .low = 0.5,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "sqrt",
            .op = [](const Tensors& x) { return Sqrt(x[0]); },
            .shapes = kUnary,
            .low = 0.5,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "tanh",
            .op = [](const Tensors& x) { return Tanh(x[0]); },
            .composed =
                [](const Tensors& x) { return AddScalar(Scale(Sigmoid(Scale(x[0], 2)), 2), -1); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "sigmoid",
            .op = [](const Tensors& x) { return Sigmoid(x[0]); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "erf",
            .op = [](const Tensors& x) { return Erf(x[0]); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "relu",
            .op = [](const Tensors& x) { return Relu(x[0]); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "neg",
            .op = [](const Tensors& x) { return Neg(x[0]); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "abs",
            .op = [](const Tensors& x) { return Abs(x[0]); },
            .composed = [](const Tensors& x) { return Add(Relu(x[0]), Relu(Neg(x[0]))); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "clamp",
-           .op = [](const Tensors& x) { return Clamp(x[0], {.min = -0.7, .max = 1.1}); },
+           .op = [](const Tensors& x) { return Clamp(x[0], {.min = -0.75, .max = 1.125}); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "clamp_below",
-           .op = [](const Tensors& x) { return Clamp(x[0], {.min = 0.1}); },
+           .op = [](const Tensors& x) { return Clamp(x[0], {.min = 0.125}); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   for (const double exponent : {2.0, 3.0, -1.0, 1.0, 0.0}) {
     CheckOp({.name = "pow_scalar",
              .op = [=](const Tensors& x) { return Pow(x[0], exponent); },
              .shapes = kUnary,
              .low = exponent < 0 ? 0.5 : -2,
              .nan_check = exponent != 0,  // x^0 is 1, whatever x is
-             .activations = {0},
-             .narrow_on_host = false});
+             .activations = {0}});
   }
   CheckOp({.name = "pow_root",
            .op = [](const Tensors& x) { return Pow(x[0], 0.5); },
            .composed = [](const Tensors& x) { return Sqrt(x[0]); },
            .shapes = kUnary,
            .low = 0.5,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "div_scalar",
            .op = [](const Tensors& x) { return Div(x[0], 3.0); },
            .shapes = kUnary,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "scalar_div",
            .op = [](const Tensors& x) { return Div(3.0, x[0]); },
            .composed = [](const Tensors& x) { return Scale(Exp(Scale(Log(x[0]), -1)), 3); },
            .shapes = kUnary,
            .low = 0.5,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
 }
 
 bool HasDevice() {
@@ -183,9 +158,9 @@ bool HasDevice() {
   return !CheckedDevice().is_cpu() && backend != nullptr && backend->Count() > 0;
 }
 
-// In bfloat16 and float16 a device computes in float32 and rounds once.
-TEST(Elementwise, NarrowOnDevice) {
-  if (!HasDevice()) GTEST_SKIP() << "no device";
+// In bfloat16 and float16 an op computes in float32 and rounds once. Only devices have float16.
+TEST(Elementwise, NarrowIsRoundedOnce) {
+  if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
   const std::vector<std::function<Tensor(const Tensor&, const Tensor&)>> ops = {
       [](const Tensor& a, const Tensor&) { return Scale(a, 0.3); },
       [](const Tensor& a, const Tensor&) { return Relu(a); },
@@ -196,8 +171,10 @@ TEST(Elementwise, NarrowOnDevice) {
       [](const Tensor& a, const Tensor& b) { return Maximum(a, b); },
       [](const Tensor& a, const Tensor& b) { return Sub(a, b); },
       [](const Tensor& a, const Tensor& b) { return Mul(b, a); }};
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const int64_t columns : {1, 5, 64}) {
+  std::vector<DType> dtypes = {DType::kBF16};
+  if (!CheckedDevice().is_cpu()) dtypes.push_back(DType::kF16);
+  for (const DType dtype : dtypes) {
+    for (const int64_t columns : {1, 5, 64, 4099}) {
       std::vector<float> values;
       for (int64_t i = 0; i < 21 * columns; ++i) {
         values.push_back(static_cast<float>(std::sin(static_cast<double>(i))));
@@ -213,6 +190,15 @@ TEST(Elementwise, NarrowOnDevice) {
       }
     }
   }
+}
+
+// A narrow number is compared with a rounded limit, as in PyTorch, so it can lie on that.
+TEST(Elementwise, NarrowClamp) {
+  if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+  Tensor x = Tensor::FromVector<float>({0.3f, 0.31f, 0.298f}).To(DType::kBF16).To(CheckedDevice());
+  x.SetRequiresGrad(true);
+  Backward(Clamp(x, {.min = 0.3}), Tensor::Full({3}, 1, DType::kBF16, CheckedDevice()));
+  EXPECT_EQ(x.grad().To(DType::kF32).ToVector<float>(), (std::vector<float>{0, 1, 0}));
 }
 
 // Slices at addresses that don't allow 16-byte loads give the host's results.

@@ -353,8 +353,7 @@ Tensor MatrixProduct(const Tensor& a, const Tensor& b, Transposes transposes) {
   Check(b.dim(transposes.b ? 1 : 0) == K && a.dtype() == b.dtype() && a.device() == b.device(),
         "matmul", "cannot multiply ", ToString(a.dtype()), " ", a.shape(), transposes.a ? "^T" : "",
         " by ", ToString(b.dtype()), " ", b.shape(), transposes.b ? "^T" : "");
-  const AllocationTag allocation_tag = AllocationTag::Op("matmul");
-  return DispatchFloat(a.dtype(), "matmul", [&](auto tag) {
+  return DispatchActivations(a, "matmul", [&](auto tag) {
     using T = decltype(tag);
     Tensor c = Tensor::Empty({M, N}, a.dtype(), a.device());
     Gemm(a.device(), transposes, M, N, K, a.data<T>(), a.dim(1), b.data<T>(), b.dim(1), 0,

@@ -21,12 +21,14 @@ TEST(Linear, MatrixProduct) {
   CheckOp({.name = "matmul",
            .op = [](const Tensors& x) { return MatrixProduct(x[0], x[1]); },
            .shapes = {{{2, 3}, {3, 4}}, {{1, 1}, {1, 1}}, {{0, 3}, {3, 2}}, {{33, 40}, {40, 17}}},
-           .nan_check = false});
+           .nan_check = false,
+           .activations = {0, 1}});
   CheckOp(
       {.name = "matmul_transposed",
        .op = [](const Tensors& x) { return MatrixProduct(x[0], x[1], {.a = true, .b = true}); },
        .composed = [](const Tensors& x) { return MatrixProduct(Transpose(x[0]), Transpose(x[1])); },
-       .shapes = {{{3, 2}, {4, 3}}, {{3, 0}, {2, 3}}}});
+       .shapes = {{{3, 2}, {4, 3}}, {{3, 0}, {2, 3}}},
+       .activations = {0, 1}});
 }
 
 TEST(Linear, Layer) {

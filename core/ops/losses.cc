@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "lathe/core/autograd.h"
@@ -10,6 +11,7 @@
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/losses_kernels.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
@@ -64,12 +66,12 @@ Tensor ScaledPairs(const char* op, const Tensor& a, const Tensor& b, double fact
   return out;
 }
 
-// Throws unless both lie on the host or on one device. On a device `a` must be float32.
+// Throws unless both lie on the host or on one device. On a device `a` must not be float64.
 void CheckDevices(const char* op, const Tensor& a, const Tensor& b) {
   Check(a.device() == b.device(), op, "expected both tensors on one device but got ",
         ToString(a.device()), " and ", ToString(b.device()));
-  Check(OnHost(a) || a.dtype() == DType::kF32, op, "expected float32 on ", ToString(a.device()),
-        " but got ", ToString(a.dtype()));
+  Check(OnHost(a) || MathDType(a.dtype()) == DType::kF32, op, "expected float32 on ",
+        ToString(a.device()), " but got ", ToString(a.dtype()));
 }
 
 void CheckPair(const char* op, const Tensor& a, const Tensor& b) {
@@ -171,9 +173,10 @@ int64_t CheckLabels(const Tensor& labels, int64_t classes, int64_t ignore_index)
 // With m_i = max_c z_ic and lse_i = m_i + log sum_c e^(z_ic - m_i):
 //   loss = sum_i (lse_i - z_i,label_i) / n;  dz_ic = dloss / n (e^(z_ic - lse_i) - [c = label_i])
 // Rows that are ignored add nothing and get a gradient of 0.
-Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_index,
+Tensor CrossEntropy(const Tensor& logits_in, const Tensor& labels, int64_t ignore_index,
                     double denominator) {
-  CheckLogits(logits, labels);
+  CheckLogits(logits_in, labels);
+  const Tensor logits = Widen(logits_in);
   if (!OnHost(logits)) return CrossEntropyOnDevice(logits, labels, ignore_index, denominator);
   const int64_t count = CheckLabels(labels, logits.dim(1), ignore_index);
   const double divisor = DenominatorOf(denominator, LabelsThatCount(count, ignore_index));
@@ -199,8 +202,7 @@ Tensor CrossEntropy(const Tensor& logits, const Tensor& labels, int64_t ignore_i
       saved[2 * i + 1] = std::log(sum);
       row_loss[i] = (static_cast<double>(max) - row[label[i]]) + saved[2 * i + 1];
     }
-    double sum = 0;
-    for (double l : row_loss) sum += l;
+    const double sum = std::accumulate(row_loss.begin(), row_loss.end(), 0.0);
     *loss.data<T>() = static_cast<T>(sum / divisor);
   });
   return Record("cross_entropy", loss, {logits}, {logits, labels},
@@ -281,7 +283,8 @@ Tensor SoftCrossEntropy(const Tensor& logits, const Tensor& targets, double deno
   Check(logits.ndim() == 2, "soft_cross_entropy", "logits must have shape [N, C] but have ",
         logits.shape());
   CheckPair("soft_cross_entropy", logits, targets);
-  const Tensor mean = NegativeMeanProduct(LogSoftmaxLast(logits), targets, denominator, num_rows);
+  const Tensor mean =
+      NegativeMeanProduct(LogSoftmaxLast(Widen(logits)), Widen(targets), denominator, num_rows);
   return denominator != 0 ? mean : Scale(mean, static_cast<double>(logits.dim(1)));
 }
 
@@ -292,10 +295,11 @@ Tensor SoftCrossEntropyComposed(const Tensor& logits, const Tensor& targets, dou
 }
 
 // loss = sum_i (p_i - t_i)^2 / n;  dp_i = 2 dloss / n (p_i - t_i),  dt_i = -dp_i
-Tensor MseLoss(const Tensor& pred, const Tensor& target, double denominator,
+Tensor MseLoss(const Tensor& pred_in, const Tensor& target_in, double denominator,
                const Tensor& num_rows) {
   constexpr const char* kOp = "mse_loss";
-  CheckPair(kOp, pred, target);
+  CheckPair(kOp, pred_in, target_in);
+  const Tensor pred = Widen(pred_in), target = Widen(target_in);
   if (!OnHost(pred)) {
     return PairLossOnDevice(kOp, PairLoss::kMse, pred, target, denominator, num_rows);
   }
@@ -329,10 +333,11 @@ Tensor MseLossComposed(const Tensor& pred, const Tensor& target, double denomina
 // This form neither overflows nor cancels. With -log s(x) = max(-x, 0) + log(1 + e^-|x|):
 //   loss = sum_i (max(x_i, 0) - x_i t_i + log(1 + e^-|x_i|)) / n
 //   dx_i = dloss / n (s(x_i) - t_i),  dt_i = -dloss / n x_i
-Tensor BceWithLogitsLoss(const Tensor& logits, const Tensor& targets, double denominator,
+Tensor BceWithLogitsLoss(const Tensor& logits_in, const Tensor& targets_in, double denominator,
                          const Tensor& num_rows) {
   constexpr const char* kOp = "bce_with_logits_loss";
-  CheckPair(kOp, logits, targets);
+  CheckPair(kOp, logits_in, targets_in);
+  const Tensor logits = Widen(logits_in), targets = Widen(targets_in);
   if (!OnHost(logits)) {
     return PairLossOnDevice(kOp, PairLoss::kBceWithLogits, logits, targets, denominator, num_rows);
   }

@@ -1,5 +1,7 @@
-// Losses with fused forward and backward passes, in float32 or float64 on the host and float32 on a
-// device. Each has a twin that composes its formula of plain ops: documentation and test oracle.
+// Losses with fused forward and backward passes, in float32, on the host also in float64. Inputs of
+// bfloat16 and float16 are converted, so the loss is float32 and the gradients have the inputs'
+// dtype. Each loss has a twin that composes its formula of plain ops: documentation and test
+// oracle.
 //
 // Each loss is a mean. A `denominator` other than 0 replaces the mean's own count. So the losses of
 // several micro-batches can add up to the mean over all of them:

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/device_backend.h"
@@ -141,8 +142,44 @@ TEST(Losses, ErrorsOnDevice) {
   const Tensor logits = Tensor::Zeros({2, 3}, DType::kF32, CheckedDevice());
   EXPECT_THROW(CrossEntropy(logits, Tensor::Zeros({2}, DType::kI64)), Error);
   EXPECT_THROW(MseLoss(logits, Tensor::Zeros({2, 3})), Error);
-  const Tensor narrow = Tensor::Zeros({2, 3}, DType::kBF16, CheckedDevice());
-  EXPECT_THROW(BceWithLogitsLoss(narrow, narrow), Error);
+}
+
+// The loss of narrow numbers is that of the same numbers in float32. The gradients are narrow.
+TEST(Losses, NarrowInputs) {
+  if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
+  const Device device = CheckedDevice();
+  const Tensor labels = Tensor::FromVector<int64_t>({2, kIgnoreIndex, 0}).To(device);
+  const std::vector<std::function<Tensor(const Tensor&, const Tensor&)>> losses = {
+      [&](const Tensor& x, const Tensor&) { return CrossEntropy(x, labels); },
+      [](const Tensor& x, const Tensor& t) { return SoftCrossEntropy(x, t); },
+      [](const Tensor& x, const Tensor& t) { return MseLoss(x, t); },
+      [](const Tensor& x, const Tensor& t) { return BceWithLogitsLoss(x, t); }};
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const auto& loss_of : losses) {
+      const auto run = [&](bool narrow) {
+        std::vector<Tensor> inputs;
+        for (const float shift : {-1.0f, 0.1f}) {
+          const Tensor x = Tensor::FromVector<float>(
+              {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f}, {3, 3});
+          const Tensor rounded = AddScalar(x, shift).To(dtype);
+          inputs.push_back((narrow ? rounded : rounded.To(DType::kF32)).To(device));
+          inputs.back().SetRequiresGrad(true);
+        }
+        const Tensor loss = loss_of(inputs[0], inputs[1]);
+        EXPECT_EQ(loss.dtype(), DType::kF32);
+        Backward(loss);
+        std::vector<float> results = {static_cast<float>(loss.Item())};
+        for (const Tensor& x : inputs) {
+          if (!x.grad().defined()) continue;
+          EXPECT_EQ(x.grad().dtype(), x.dtype());
+          for (const float d : x.grad().To(dtype).To(DType::kF32).ToVector<float>())
+            results.push_back(d);
+        }
+        return results;
+      };
+      EXPECT_EQ(run(true), run(false));
+    }
+  }
 }
 
 TEST(Losses, CrossEntropyErrors) {

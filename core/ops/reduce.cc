@@ -56,10 +56,14 @@ void ForRowGroups(const Tensor& x, Body body) {
   for (int64_t r = 0; r < rows; r += at_once) body(r, std::min(at_once, rows - r));
 }
 
+// Returns true for bfloat16 on the host, whose softmax is computed in float32 and rounded once.
+bool IsNarrowOnHost(const Tensor& x) { return x.device().is_cpu() && x.dtype() == DType::kBF16; }
+
 // Returns softmax or its logarithm. `kernel` computes it on a device.
 template <typename Kernel, typename HostKernel>
 Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, HostKernel host) {
   const AllocationTag allocation_tag = AllocationTag::Op(op);
+  if (IsNarrowOnHost(x)) return MapRows(op, x.To(DType::kF32), kernel, host).To(x.dtype());
   Tensor y = Tensor::Empty(x.shape(), x.dtype(), x.device());
   if (!x.device().is_cpu()) {
     const int64_t n = x.dim(-1), rows = n == 0 ? 0 : x.numel() / n;
@@ -80,6 +84,9 @@ Tensor MapRows(const char* op, const Tensor& x, Kernel kernel, HostKernel host) 
 // Returns the gradient on the host.
 template <typename HostKernel>
 Tensor GradOfRows(const char* op, const Tensor& dy, const Tensor& y, HostKernel host) {
+  if (IsNarrowOnHost(y)) {
+    return GradOfRows(op, dy.To(DType::kF32), y.To(DType::kF32), host).To(y.dtype());
+  }
   Tensor dx = Tensor::Empty(y.shape(), y.dtype(), y.device());
   DispatchFloat(y.dtype(), op, [&](auto tag) {
     using T = decltype(tag);
@@ -96,7 +103,7 @@ Tensor GradOfRows(const char* op, const Tensor& dy, const Tensor& y, HostKernel 
 Tensor SumOfAll(const Tensor& x, const char* op) {
   if (!x.device().is_cpu()) return SumToShape(x.Detach(), {});
   Tensor y = Tensor::Empty({}, x.dtype(), x.device());
-  DispatchFloat(x.dtype(), op, [&](auto tag) {
+  DispatchOnHost(x, op, [&](auto tag) {
     using T = decltype(tag);
     const T* in = x.data<T>();
     const auto sum = SumKernel<T>();
@@ -106,7 +113,7 @@ Tensor SumOfAll(const Tensor& x, const char* op) {
     for (int64_t c = 0; c < chunks; ++c) {
       partial[c] = sum(in + c * kChunk, std::min(kChunk, n - c * kChunk));
     }
-    *y.data<T>() = static_cast<T>(SumKernel<double>()(partial.data(), chunks));
+    cpu::Store(*y.data<T>(), static_cast<MathType<T>>(SumKernel<double>()(partial.data(), chunks)));
   });
   return y;
 }
@@ -125,12 +132,13 @@ Tensor SumOfRows(const Tensor& x) {
   shape.back() = 1;
   if (!x.device().is_cpu()) return SumToShape(x.Detach(), shape);
   Tensor y = Tensor::Zeros(shape, x.dtype(), x.device());
-  DispatchFloat(x.dtype(), "sum_last", [&](auto tag) {
+  DispatchOnHost(x, "sum_last", [&](auto tag) {
     using T = decltype(tag);
     const auto sum = SumKernel<T>();
     const int64_t n = x.dim(-1);
     ForRowGroups(x, [&, in = x.data<T>(), out = y.data<T>()](int64_t first, int64_t rows) {
-      for (int64_t r = first; r < first + rows; ++r) out[r] = static_cast<T>(sum(in + r * n, n));
+      for (int64_t r = first; r < first + rows; ++r)
+        cpu::Store(out[r], static_cast<MathType<T>>(sum(in + r * n, n)));
     });
   });
   return y;
@@ -139,7 +147,7 @@ Tensor SumOfRows(const Tensor& x) {
 // Returns a tensor of `shape` whose rows each repeat an element of dy: [..., 1]. On the host.
 Tensor RepeatedRows(const Tensor& dy, const Shape& shape) {
   const Tensor dx = Tensor::Empty(shape, dy.dtype(), dy.device());
-  DispatchFloat(dx.dtype(), "sum_last", [&](auto tag) {
+  DispatchOnHost(dx, "sum_last", [&](auto tag) {
     using T = decltype(tag);
     const int64_t n = dx.dim(-1);
     ForRowGroups(dx, [&, out = dx.data<T>(), in = dy.data<T>()](int64_t first, int64_t rows) {

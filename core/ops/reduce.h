@@ -1,5 +1,5 @@
-// Sums, means and softmax, all differentiable. Tensors are float32 or float64 on the host, and
-// float32, bfloat16 or float16 on a device.
+// Sums, means and softmax, all differentiable. Tensors are float32, bfloat16 or float64 on the
+// host, and float32, bfloat16 or float16 on a device.
 //
 // Results do not depend on the number of threads: partial sums have fixed bounds and are added in a
 // fixed order.

@@ -19,28 +19,23 @@ TEST(Reduce, Sums) {
   CheckOp({.name = "sum",
            .op = [](const Tensors& x) { return Sum(x[0]); },
            .shapes = kShapes,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "sum_of_scalar",
            .op = [](const Tensors& x) { return Sum(x[0]); },
            .shapes = {{{}}},
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "mean",
            .op = [](const Tensors& x) { return Mean(x[0]); },
            .shapes = kShapes,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "sum_last",
            .op = [](const Tensors& x) { return SumLast(x[0]); },
            .shapes = kShapes,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "mean_last",
            .op = [](const Tensors& x) { return MeanLast(x[0]); },
            .shapes = kShapes,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
 }
 
 TEST(Reduce, Softmax) {
@@ -48,14 +43,12 @@ TEST(Reduce, Softmax) {
            .op = [](const Tensors& x) { return SoftmaxLast(x[0]); },
            .composed = [](const Tensors& x) { return Div(Exp(x[0]), SumLast(Exp(x[0]))); },
            .shapes = kShapes,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "log_softmax",
            .op = [](const Tensors& x) { return LogSoftmaxLast(x[0]); },
            .composed = [](const Tensors& x) { return Sub(x[0], Log(SumLast(Exp(x[0])))); },
            .shapes = kShapes,
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
 }
 
 // With many columns the probabilities are small, so the test multiplies them to show their errors.
@@ -63,8 +56,7 @@ TEST(Reduce, SoftmaxOfManyColumns) {
   CheckOp({.name = "softmax_of_many_columns",
            .op = [](const Tensors& x) { return Scale(SoftmaxLast(x[0]), 1000); },
            .shapes = {{{3, 1100}}, {{5, 1024}}},
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
 }
 
 TEST(Reduce, LargeLogitsStayFinite) {

@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/compare/compare.h"
 #include "lathe/core/ops/compare/where.h"
 #include "lathe/core/ops/elementwise.h"
@@ -17,7 +18,6 @@ namespace lathe::nn {
 namespace {
 
 using losses::CheckReduction;
-using losses::Wide;
 
 void CheckClasses(const char* op, const Tensor& input, const Tensor& target,
                   const ClassOptions& options) {
@@ -132,9 +132,9 @@ Tensor NllLoss(const Tensor& input, const Tensor& target, const ClassOptions& op
   CheckClasses(kOp, input, target, options);
   Check(options.label_smoothing == 0, kOp, "label_smoothing is for CrossEntropy");
   CheckReduction(kOp, options.reduction);
-  if (IsOnDevice(input, target)) return LossOnDevice(Wide(input), target, options);
+  if (IsOnDevice(input, target)) return LossOnDevice(Widen(input), target, options);
   const CountedRows counted(kOp, input, target, options);
-  return ReduceRows(LabelLosses(Wide(input), counted), counted, options.reduction);
+  return ReduceRows(LabelLosses(Widen(input), counted), counted, options.reduction);
 }
 
 Tensor CrossEntropy(const Tensor& input, const Tensor& target, const ClassOptions& options) {
@@ -142,7 +142,7 @@ Tensor CrossEntropy(const Tensor& input, const Tensor& target, const ClassOption
   CheckClasses(kOp, input, target, options);
   Check(options.label_smoothing >= 0 && options.label_smoothing <= 1, kOp,
         "label_smoothing must be from 0 to 1 but is ", options.label_smoothing);
-  const Tensor x = Wide(input);
+  const Tensor x = Widen(input);
   const double smoothing = options.label_smoothing;
   const bool is_plain = smoothing == 0 && !options.weight.defined();
   if (is_plain && options.reduction == Reduction::kMean && target.device() == x.device()) {

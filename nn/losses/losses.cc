@@ -16,7 +16,6 @@ namespace lathe::nn {
 
 using losses::CheckPair;
 using losses::Reduced;
-using losses::Wide;
 
 namespace {
 
@@ -49,7 +48,7 @@ void CheckProbabilities(const char* op, const char* name, const Tensor& x) {
 
 Tensor L1Loss(const Tensor& input, const Tensor& target, Reduction reduction) {
   CheckPair("l1_loss", input, target);
-  return Reduced("l1_loss", Abs(Sub(Wide(input), Wide(target))), reduction);
+  return Reduced("l1_loss", Abs(Sub(Widen(input), Widen(target))), reduction);
 }
 
 // With d = x - t, and c = d cut to [-beta, beta], the loss is c / beta (d - c / 2) everywhere.
@@ -58,7 +57,7 @@ Tensor SmoothL1Loss(const Tensor& input, const Tensor& target, const SmoothL1Opt
   CheckPair(kOp, input, target);
   Check(options.beta >= 0 && std::isfinite(options.beta), kOp, "beta must be at least 0 but is ",
         options.beta);
-  const Tensor d = Sub(Wide(input), Wide(target));
+  const Tensor d = Sub(Widen(input), Widen(target));
   if (options.beta < Tiny(d)) return L1Loss(input, target, options.reduction);
   const Tensor c = Clamp(d, {.min = -options.beta, .max = options.beta});
   return Reduced(kOp, Mul(Div(c, options.beta), Sub(d, Scale(c, 0.5))), options.reduction);
@@ -66,7 +65,7 @@ Tensor SmoothL1Loss(const Tensor& input, const Tensor& target, const SmoothL1Opt
 
 Tensor MseLoss(const Tensor& input, const Tensor& target, Reduction reduction) {
   CheckPair("mse_loss", input, target);
-  const Tensor x = Wide(input), t = Wide(target);
+  const Tensor x = Widen(input), t = Widen(target);
   if (reduction == Reduction::kMean && !t.requires_grad() && x.numel() > 0) {
     return lathe::MseLoss(x, t);
   }
@@ -78,7 +77,7 @@ Tensor BceLoss(const Tensor& input, const Tensor& target, Reduction reduction) {
   CheckPair(kOp, input, target);
   CheckProbabilities(kOp, "input", input);
   CheckProbabilities(kOp, "target", target);
-  const Tensor x = Wide(input), t = Wide(target).Detach();
+  const Tensor x = Widen(input), t = Widen(target).Detach();
   Tensor losses;
   {
     const NoGradGuard no_grad;
@@ -99,7 +98,7 @@ Tensor BceWithLogitsLoss(const Tensor& input, const Tensor& target,
                          const BceWithLogitsOptions& options) {
   constexpr char kOp[] = "bce_with_logits_loss";
   CheckPair(kOp, input, target);
-  const Tensor x = Wide(input), t = Wide(target);
+  const Tensor x = Widen(input), t = Widen(target);
   const auto weights_like = [&](const char* name, const Tensor& weights, const Shape& shape) {
     Check(weights.shape() == shape && weights.device() == x.device(), kOp, name,
           " must have shape ", shape, " and lie on ", ToString(x.device()), " but has ",
@@ -127,7 +126,7 @@ Tensor BceWithLogitsLoss(const Tensor& input, const Tensor& target,
 Tensor KlDivLoss(const Tensor& input, const Tensor& target, const KlDivOptions& options) {
   constexpr char kOp[] = "kl_div_loss";
   CheckPair(kOp, input, target);
-  const Tensor x = Wide(input), t = Wide(target);
+  const Tensor x = Widen(input), t = Widen(target);
   Tensor losses;
   if (options.log_target) {
     losses = Mul(Exp(t), Sub(t, x));
@@ -157,7 +156,7 @@ Tensor Flat(const Tensor& column) { return Reshape(column, {column.numel()}); }
 Tensor CosineSimilarity(const Tensor& a, const Tensor& b, double eps) {
   CheckRows("cosine_similarity", a, b);
   Check(eps > 0, "cosine_similarity", "eps must be above 0 but is ", eps);
-  const Tensor x = Wide(a), y = Wide(b);
+  const Tensor x = Widen(a), y = Widen(b);
   // max(|a|, eps) is the root of max(a^2, eps^2).
   const auto norm = [&](const Tensor& v) {
     return Sqrt(Clamp(SumLast(Square(v)), {.min = eps * eps}));
@@ -174,7 +173,7 @@ Tensor CosineEmbeddingLoss(const Tensor& a, const Tensor& b, const Tensor& y,
         y.shape());
   Check(y.device().is_cpu() || y.device() == a.device(), kOp, "expected y on ",
         ToString(a.device()), " but got it on ", ToString(y.device()));
-  const Tensor x1 = Wide(a), x2 = Wide(b);
+  const Tensor x1 = Widen(a), x2 = Widen(b);
   if (y.device().is_cpu()) {
     const std::vector<double> values = y.To(DType::kF64).ToVector<double>();
     for (size_t i = 0; i < values.size(); ++i) {
@@ -207,7 +206,7 @@ Tensor TripletMarginLoss(const Tensor& anchor, const Tensor& positive, const Ten
     if (options.p == 1) return Flat(SumLast(Abs(d)));
     return Flat(Sqrt(Clamp(SumLast(Square(d)), {.min = Tiny(d)})));
   };
-  const Tensor a = Wide(anchor), p = Wide(positive), n = Wide(negative);
+  const Tensor a = Widen(anchor), p = Widen(positive), n = Widen(negative);
   Tensor to_negative = distance(a, n);
   if (options.swap) to_negative = Minimum(to_negative, distance(p, n));
   const Tensor losses = Relu(AddScalar(Sub(distance(a, p), to_negative), options.margin));

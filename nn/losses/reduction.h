@@ -1,7 +1,6 @@
 // What the losses share: checks, precision and reductions. For their sources.
 #pragma once
 
-#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/nn/losses/losses.h"
 
@@ -17,11 +16,6 @@ inline void CheckPair(const char* op, const Tensor& a, const Tensor& b) {
         ToString(b.dtype()));
   Check(a.device() == b.device(), op, "expected inputs on one device but got ",
         ToString(a.device()), " and ", ToString(b.device()));
-}
-
-// Returns x in float32, or in float64 if it has that dtype.
-inline Tensor Wide(const Tensor& x) {
-  return Cast(x, x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32);
 }
 
 // Throws for the reduction that only KlDivLoss has.

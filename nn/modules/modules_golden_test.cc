@@ -269,12 +269,7 @@ TEST_F(Modules, EqualPyTorchInFloat32) {
 }
 
 TEST_F(Modules, EqualPyTorchInBFloat16) {
-  // These ops have no kernels for bfloat16 on the host.
-  const std::vector<std::string> float32_on_host = {"Softmax", "LogSoftmax"};
   for (const json& c : Golden()["cases"]) {
-    if (CheckedDevice().is_cpu() &&
-        std::ranges::count(float32_on_host, c["op"].get<std::string>()) > 0)
-      continue;
     RunCase(c, DType::kBF16, Losses().contains(c["op"]) ? 0.005 : 0.03);
   }
 }

@@ -161,7 +161,20 @@ for dims, keepdim in (([0], False), ([1], True), ([-1], False), ([0, 2], False),
             keepdim=keepdim)
 for dim in (0, 1, -1):
     for op in ("softmax", "log_softmax"):
-        add(op, lambda x, f=getattr(torch, op), d=dim: f(x, d), [draw(random_shape(3, 5))], ["float32"], dim=dim)
+        add(op, lambda x, f=getattr(torch, op), d=dim: f(x, d), [draw(random_shape(3, 5))], dim=dim)
+
+# The other elementwise ops, and sums of everything.
+for op in ("add", "sub", "mul", "div"):
+    for left, right in (([3, 4], [3, 4]), ([3, 4], [4]), ([3, 1], [2, 1, 4]), ([2, 3], [])):
+        add(op, getattr(torch, op), [draw(left), draw(right, 0.5, 2)])
+for op in ("exp", "tanh", "sigmoid", "erf", "relu"):
+    add(op, getattr(torch, op), [draw([11])])
+for op in ("log", "sqrt"):
+    add(op, getattr(torch, op), [draw([11], 0.1, 4)])
+add("scale", lambda x: x * 0.3, [draw([9])], scalar=0.3)
+add("add_scalar", lambda x: x + 0.3, [draw([9])], scalar=0.3)
+for op in ("sum", "mean"):
+    add(op + "_all", getattr(torch, op), [draw([3, 5])])
 
 print('{"torch": %s,' % json.dumps(torch.__version__))
 print(' "cases": [')

@@ -246,11 +246,9 @@ Tensor ReduceEvenly(const char* op, const Tensor& x, const std::vector<int>& dim
   return Record(op, y, {x}, {x, y},
                 [x = x.Detach(), y = y.Detach(), kept](BackwardContext& context) {
                   const Tensor dy = context.grad_output().Reshape(kept);
-                  // The elementwise ops of the host have no bfloat16.
-                  const bool widen = x.device().is_cpu() && x.dtype() == DType::kBF16;
-                  const auto wide = [&](const Tensor& t) { return widen ? t.To(DType::kF32) : t; };
-                  const Tensor chosen = SameMask(wide(x), wide(y).Reshape(kept));
-                  const Tensor share = Div(wide(dy), SumToShape(chosen, kept));
+                  // Narrow types can't hold large numbers of equal elements.
+                  const Tensor chosen = SameMask(Widen(x), Widen(y).Reshape(kept));
+                  const Tensor share = Div(Widen(dy), SumToShape(chosen, kept));
                   context.SetGrad(0, Mul(chosen, share).To(x.dtype()));
                 });
 }

@@ -86,11 +86,9 @@ void SumDims(T* y, const T* x, Shape shape, const std::vector<int>& dims, double
   }
 }
 
-// Returns x times `factor`, without a record. The elementwise ops of the host have no bfloat16.
+// Returns x times `factor`, without a record.
 Tensor Scaled(const Tensor& x, double factor) {
-  if (factor == 1) return x.Detach();
-  const bool widen = x.device().is_cpu() && x.dtype() == DType::kBF16;
-  return Scale(widen ? x.Detach().To(DType::kF32) : x.Detach(), factor).To(x.dtype());
+  return factor == 1 ? x.Detach() : Scale(x.Detach(), factor);
 }
 
 // y = factor * sums of x over dims;  dx = factor * dy, repeated

@@ -40,12 +40,7 @@ TEST(ReduceDims, Dimensions) {
                    [=](const Tensors& x) {
                      return mean ? Mean(x[0], dims, keepdim) : Sum(x[0], dims, keepdim);
                    },
-               .composed =
-                   [=](const Tensors& x) {
-                     const bool widen = x[0].device().is_cpu() && x[0].dtype() == DType::kBF16;
-                     return widen ? Cast(composed(Cast(x[0], DType::kF32), mean), DType::kBF16)
-                                  : composed(x[0], mean);
-                   },
+               .composed = [=](const Tensors& x) { return composed(x[0], mean); },
                .shapes = shapes,
                .activations = {0}});
     }
@@ -115,14 +110,12 @@ TEST(ReduceDims, SoftmaxOfAnyDimension) {
            .op = [](const Tensors& x) { return Softmax(x[0], 0); },
            .composed = [](const Tensors& x) { return Div(Exp(x[0]), Sum(Exp(x[0]), 0, true)); },
            .shapes = {{{5}}, {{4, 3}}, {{2, 3, 4}}},
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
   CheckOp({.name = "log_softmax_of_second",
            .op = [](const Tensors& x) { return LogSoftmax(x[0], 1); },
            .composed = [](const Tensors& x) { return Sub(x[0], Log(Sum(Exp(x[0]), 1, true))); },
            .shapes = {{{4, 3}}, {{2, 3, 4}}},
-           .activations = {0},
-           .narrow_on_host = false});
+           .activations = {0}});
 }
 
 }  // namespace

@@ -20,8 +20,7 @@ TEST(Operators, Op) {
                },
            .shapes = {{{3, 4}, {4}}, {{2, 3, 4}, {}}, {{0, 3}, {3}}},
            .low = 0.5,
-           .activations = {0, 1},
-           .narrow_on_host = false});
+           .activations = {0, 1}});
 }
 
 TEST(Operators, Values) {

@@ -32,8 +32,8 @@ inline void CheckWeights(const char* op, const char* name, const Tensor& weights
 // Throws unless the loss can be computed of numbers like these.
 inline void CheckNumbers(const char* op, const Tensor& x) {
   const bool on_host = x.device().is_cpu();
-  Check(on_host ? IsFloating(x.dtype()) : x.dtype() == DType::kF32, op, "expected float32 on ",
-        ToString(x.device()), " but got ", ToString(x.dtype()));
+  Check(on_host ? IsFloating(x.dtype()) : MathDType(x.dtype()) == DType::kF32, op,
+        "expected float32 on ", ToString(x.device()), " but got ", ToString(x.dtype()));
 }
 
 // Returns the sum of the rows' losses, in their order.

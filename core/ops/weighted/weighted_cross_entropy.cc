@@ -8,6 +8,7 @@
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/weighted_losses_kernels.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
@@ -138,9 +139,10 @@ void GradOfRow(const LogitRow<T>& row, int64_t label, const WeightedRows& w, dou
 
 }  // namespace
 
-Tensor WeightedCrossEntropy(const Tensor& logits, const Tensor& labels,
+Tensor WeightedCrossEntropy(const Tensor& logits_in, const Tensor& labels,
                             const WeightedCrossEntropyOptions& options) {
-  CheckCrossEntropy(logits, labels, options);
+  CheckCrossEntropy(logits_in, labels, options);
+  const Tensor logits = Widen(logits_in);
   if (!logits.device().is_cpu()) return CrossEntropyOnDevice(logits, labels, options);
   const int64_t rows = logits.dim(0), classes = logits.dim(1);
   CheckLabels(labels, classes, options.ignore_index);

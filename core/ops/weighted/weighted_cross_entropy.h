@@ -1,9 +1,9 @@
 // Cross-entropy with weights of rows and of classes, label smoothing and the focal factor.
 //
 // It divides by the sum of the weights. If that is 0, so is the loss, unlike PyTorch's NaN. Logits
-// are float32 or float64 on the host and float32 on a device. Weights are float32, not negative,
-// and on the logits' device. The gradient flows to the logits alone. The twin composes the formula
-// of plain ops: documentation and test oracle.
+// are float32, on the host also float64. Those of bfloat16 and float16 are converted, so the loss
+// is float32. Weights are float32, not negative, and on the logits' device. The gradient flows to
+// the logits alone. The twin composes the formula of plain ops: documentation and test oracle.
 #pragma once
 
 #include <cstdint>

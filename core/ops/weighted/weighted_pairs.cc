@@ -8,6 +8,7 @@
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/weighted_losses_kernels.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
@@ -159,9 +160,9 @@ Tensor WeightedBceWithLogits(const Tensor& logits, const Tensor& targets,
   Check(logits.ndim() == 2, kBce, "logits must have shape [N, C] but have ", logits.shape());
   CheckPairs(kBce, logits, targets, options);
   CheckWeights(kBce, "positive_weights", options.positive_weights, logits.dim(1), logits);
-  if (!logits.device().is_cpu())
-    return PairsOnDevice(kBce, PairLoss::kBceWithLogits, logits, targets, options);
-  return PairsOnHost<Bce>(kBce, logits, targets, options);
+  const Tensor a = Widen(logits), b = Widen(targets);
+  if (!a.device().is_cpu()) return PairsOnDevice(kBce, PairLoss::kBceWithLogits, a, b, options);
+  return PairsOnHost<Bce>(kBce, a, b, options);
 }
 
 Tensor WeightedBceWithLogitsComposed(const Tensor& logits, const Tensor& targets,
@@ -183,8 +184,9 @@ Tensor WeightedMse(const Tensor& pred, const Tensor& target, const Tensor& row_w
                    const Tensor& num_rows) {
   const WeightedBceOptions options = {.row_weights = row_weights, .num_rows = num_rows};
   CheckPairs(kMse, pred, target, options);
-  if (!pred.device().is_cpu()) return PairsOnDevice(kMse, PairLoss::kMse, pred, target, options);
-  return PairsOnHost<Mse>(kMse, pred, target, options);
+  const Tensor a = Widen(pred), b = Widen(target);
+  if (!a.device().is_cpu()) return PairsOnDevice(kMse, PairLoss::kMse, a, b, options);
+  return PairsOnHost<Mse>(kMse, a, b, options);
 }
 
 Tensor WeightedMseComposed(const Tensor& pred, const Tensor& target, const Tensor& row_weights) {

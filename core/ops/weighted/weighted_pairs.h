@@ -1,9 +1,9 @@
 // The losses of losses.h for scores and for several labels at once, with weights of rows.
 //
-// They divide by the sum of the weights. If that is 0, so is the loss. Numbers are float32 or
-// float64 on the host and float32 on a device. Weights are float32, not negative, and on the same
-// device. The gradient flows to the first tensor alone. Each has a twin that composes its formula
-// of plain ops: documentation and test oracle.
+// They divide by the sum of the weights. If that is 0, so is the loss. Numbers are float32, on the
+// host also float64. Those of bfloat16 and float16 are converted, so the loss is float32. Weights
+// are float32, not negative, and on the same device. The gradient flows to the first tensor alone.
+// Each has a twin that composes its formula of plain ops: documentation and test oracle.
 #pragma once
 
 #include "lathe/core/tensor.h"
