@@ -20,11 +20,12 @@ struct AcceleratorOptions {
   // 0: the environment's ACCELERATE_GRADIENT_ACCUMULATION_STEPS, else 1.
   int64_t gradient_accumulation_steps = 0;
   // The dtype of activations, their gradients and products: "no" (float32), "bf16" (bfloat16) or
-  // "fp16" (float16), in models that read Module::compute_dtype. Parameters, their gradients, the
-  // optimizer's moments, sums inside products and the loss stay float32. "fp16" needs a GPU, and
-  // Backward then scales the loss (optim/grad_scaler.h). Empty: the environment's
-  // ACCELERATE_MIXED_PRECISION, else "no". The main process prints a note on standard error if the
-  // processor is slow in bfloat16 (see `notes`).
+  // "fp16" (float16), in models that read Module::compute_dtype. Lathe's own and
+  // nn::TransformerEncoder do, and return float32; other layers compute in their input's dtype.
+  // Parameters, their gradients, the optimizer's moments, sums inside products and the loss stay
+  // float32. "fp16" needs a GPU, and Backward then scales the loss (optim/grad_scaler.h). Empty:
+  // the environment's ACCELERATE_MIXED_PRECISION, else "no". The main process prints a note on
+  // standard error if the processor is slow in bfloat16 (see `notes`).
   std::string mixed_precision = "";
   GradScalerOptions grad_scaler = {};  // with "fp16"
   // "auto", "cpu", "cuda" or "cuda:1", as ChooseDevice (core/device_backend.h) takes it. With

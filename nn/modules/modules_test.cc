@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/nn/layers.h"
 #include "lathe/nn/losses/losses.h"
@@ -65,6 +66,36 @@ TEST_F(Modules, EncodersDropByTheContext) {
     EXPECT_NE(run(true, 1), run(true, 2));
     EXPECT_NE(run(true, 1), run(false, 1));
     EXPECT_EQ(run(false, 1), run(false, 2));
+  }
+}
+
+// Under mixed precision an encoder's result is float32, so that a head and a loss can follow.
+TEST_F(Modules, EncodersReturnFloat32) {
+  const Tensor mask = Tensor::FromVector<int32_t>({1, 1, 0, 1, 1, 1}, {2, 3}).To(CheckedDevice());
+  std::vector<float> numbers(6 * 8);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::sin(static_cast<float>(i));
+  const Tensor x = Tensor::FromVector(numbers, {2, 3, 8}).To(CheckedDevice());
+  for (const bool norm_first : {false, true}) {
+    for (const bool final_norm : {false, true}) {
+      nn::TransformerEncoder encoder({.d_model = 8,
+                                      .nhead = 2,
+                                      .dim_feedforward = 16,
+                                      .norm_first = norm_first,
+                                      .final_norm = final_norm},
+                                     2);
+      encoder.Initialize(1);
+      encoder.To(CheckedDevice());
+      const std::vector<float> wide = encoder(x, mask).ToVector<float>();
+      encoder.SetComputeDType(DType::kBF16);
+      const Tensor y = encoder(x, mask);
+      ASSERT_EQ(y.dtype(), DType::kF32);
+      const std::vector<float> narrow = y.ToVector<float>();
+      EXPECT_NE(narrow, wide);
+      for (size_t i = 0; i < wide.size(); ++i) EXPECT_NEAR(narrow[i], wide[i], 0.1) << i;
+      Backward(Sum(Mul(y, x)));
+      for (const Parameter& p : encoder.Parameters())
+        EXPECT_EQ(p.tensor.grad().dtype(), DType::kF32) << p.name;
+    }
   }
 }
 

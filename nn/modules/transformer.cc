@@ -146,7 +146,7 @@ Tensor TransformerEncoder::Forward(const Tensor& x, const ForwardContext& contex
     hidden_states = layer.Forward(hidden_states, context, site + ".layers." + std::to_string(i));
   }
   if (norm_ != nullptr) hidden_states = norm_->Forward(hidden_states);
-  return Cast(hidden_states, compute_dtype());
+  return Cast(hidden_states, DType::kF32);
 }
 
 Tensor TransformerEncoder::Forward(const Tensor& x, const Tensor& attention_mask) const {

@@ -77,7 +77,8 @@ class TransformerEncoderLayer : public CallableModule<TransformerEncoderLayer> {
   std::shared_ptr<LayerNorm> norm1_, norm2_;
 };
 
-// Parameters: layers.0 and so on, and norm if there is a final one. It computes in compute_dtype().
+// Parameters: layers.0 and so on, and norm if there is a final one. It computes in compute_dtype()
+// and returns float32, as Lathe's models do.
 class TransformerEncoder : public CallableModule<TransformerEncoder> {
  public:
   TransformerEncoder(const TransformerEncoderOptions& options, int64_t num_layers);
