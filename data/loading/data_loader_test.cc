@@ -122,6 +122,16 @@ TEST(DataLoaderTest, ACollateFunctionDecidesOnTheType) {
   EXPECT_EQ(all, (std::vector<std::string>{"01", "23", "4"}));
 }
 
+// JSON converts to bool, as pointers do, but throws unless it is one.
+TEST(DataLoaderTest, ACollateFunctionMayReturnJson) {
+  DataLoader loader(Numbers(3), {.batch_size = 2}, [](const std::vector<int64_t>& samples) {
+    return nlohmann::json{{"first", samples[0]}};
+  });
+  std::vector<int64_t> firsts;
+  for (const nlohmann::json& batch : loader) firsts.push_back(batch.at("first").get<int64_t>());
+  EXPECT_EQ(firsts, (std::vector<int64_t>{0, 2}));
+}
+
 // A dataset that may not be copied goes in as a shared pointer.
 TEST(DataLoaderTest, TakesASharedDataset) {
   struct Fixed : Numbers {
@@ -276,6 +286,7 @@ TEST(DataLoaderTest, ACollateFunctionThatReturnsNothing) {
   EXPECT_EQ(first([](std::vector<int64_t>) { return std::shared_ptr<int>(); }), nothing);
   EXPECT_EQ(first([](std::vector<int64_t>) { return std::optional<int>(); }), nothing);
   EXPECT_EQ(first([](std::vector<int64_t>) { return std::vector<Tensor>(); }), nothing);
+  EXPECT_EQ(first([](std::vector<int64_t>) { return nlohmann::json(); }), nothing);
   EXPECT_EQ(first([](std::vector<int64_t>) { return 0; }), "");  // a number is something
 
   const std::string undefined =

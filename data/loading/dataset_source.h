@@ -94,12 +94,12 @@ bool IsEmptyBatch(const B& batch) {
     return !batch.defined();
   } else if constexpr (requires { batch.input_ids.defined(); }) {
     return !batch.input_ids.defined();
-  } else if constexpr (requires { static_cast<bool>(batch); } && !std::is_arithmetic_v<B>) {
-    return !static_cast<bool>(batch);
   } else if constexpr (requires {
                          { batch.empty() } -> std::convertible_to<bool>;
                        }) {
     return batch.empty();
+  } else if constexpr (requires { static_cast<bool>(batch); } && !std::is_arithmetic_v<B>) {
+    return !static_cast<bool>(batch);
   } else {
     return false;
   }
