@@ -181,8 +181,8 @@ void CheckLayer(const char* op, const Shape& shape, DType type, Device device, c
                 const Tensor& bias) {
   Check(weight.ndim() == 2, op, "weight must have shape [out, in] but has ", weight.shape());
   Check(weight.dim(1) == shape[1], op, "x ", shape, " doesn't fit weight ", weight.shape());
-  Check(weight.dtype() == MathDType(type), op, "x is ", ToString(type), " but weight is ",
-        ToString(weight.dtype()));
+  Check(weight.dtype() == MathDType(type), op, "weight must be ", ToString(MathDType(type)),
+        " for ", ToString(type), " x but is ", ToString(weight.dtype()));
   if (bias.defined()) {
     Check(bias.shape() == Shape({weight.dim(0)}), op, "bias must have shape [", weight.dim(0),
           "] but has ", bias.shape());

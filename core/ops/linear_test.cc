@@ -303,6 +303,22 @@ TEST(Linear, BackwardAndSumsInOnePassOnDevices) {
   }
 }
 
+TEST(Linear, WeightsOfAnotherTypeAreAnError) {
+  const auto message = [](DType x, DType weight) -> std::string {
+    try {
+      Linear(Tensor::Zeros({2, 3}, x), Tensor::Zeros({4, 3}, weight), {});
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(message(DType::kBF16, DType::kBF16),
+            "[linear] weight must be float32 for bfloat16 x but is bfloat16");
+  EXPECT_EQ(message(DType::kF32, DType::kF64),
+            "[linear] weight must be float32 for float32 x but is float64");
+  EXPECT_EQ(message(DType::kBF16, DType::kF32), "no error");
+}
+
 // Checks that the sums of the first n of ld columns are added to the old values.
 template <typename T>
 void CheckColumnSums(int64_t rows, int64_t n, int64_t ld) {

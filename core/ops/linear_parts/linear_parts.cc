@@ -29,8 +29,9 @@ Sizes CheckedSizes(const Tensor& x, const Tensor& weight, const Tensor& bias,
   Check(x.ndim() == 2, kOp, "x must have shape [N, in] but has ", x.shape());
   Check(weight.ndim() == 2, kOp, "weight must have shape [out, in] but has ", weight.shape());
   Check(weight.dim(1) == x.dim(1), kOp, "x ", x.shape(), " doesn't fit weight ", weight.shape());
-  Check(weight.dtype() == MathDType(x.dtype()), kOp, "x is ", ToString(x.dtype()),
-        " but weight is ", ToString(weight.dtype()));
+  Check(weight.dtype() == MathDType(x.dtype()), kOp, "weight must be ",
+        ToString(MathDType(x.dtype())), " for ", ToString(x.dtype()), " x but is ",
+        ToString(weight.dtype()));
   const int64_t out = weight.dim(0), end = options.end < 0 ? out : options.end;
   if (bias.defined()) {
     Check(bias.shape() == Shape({out}), kOp, "bias must have shape [", out, "] but has ",

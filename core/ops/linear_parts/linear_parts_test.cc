@@ -88,7 +88,7 @@ TEST(LinearParts, Errors) {
   EXPECT_EQ(error(x, Tensor::Zeros({6, 3}), {}, {}),
             "[linear_parts] x [4, 2] doesn't fit weight [6, 3]");
   EXPECT_EQ(error(x, Tensor::Zeros({6, 2}, DType::kF64), {}, {}),
-            "[linear_parts] x is float32 but weight is float64");
+            "[linear_parts] weight must be float32 for float32 x but is float64");
   EXPECT_EQ(error(x, weight, Tensor::Zeros({5}), {}),
             "[linear_parts] bias must have shape [6] but has [5]");
   EXPECT_EQ(error(x, weight, {}, {.begin = 2, .end = 7}),
