@@ -1,4 +1,4 @@
-// CheckHolds: whether a dtype can hold a number.
+// Checks whether a dtype can hold a number.
 #pragma once
 
 #include <cmath>
@@ -30,6 +30,13 @@ inline void CheckHolds(const char* op, double value, DType dtype) {
     }
   });
   Check(holds, op, ToString(dtype), " can't hold ", value);
+}
+
+// Throws the same, and for a fraction in an integer dtype, too.
+inline void CheckHoldsWhole(const char* op, double value, DType dtype) {
+  CheckHolds(op, value, dtype);
+  const bool cuts = !IsFloating(dtype) && dtype != DType::kBool;
+  Check(!cuts || std::trunc(value) == value, op, ToString(dtype), " can't hold ", value);
 }
 
 }  // namespace lathe

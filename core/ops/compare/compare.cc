@@ -1,11 +1,9 @@
 #include "lathe/core/ops/compare/compare.h"
 
-#include <cmath>
-#include <limits>
-
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/broadcast.h"
+#include "lathe/core/check_holds.h"
 #include "lathe/core/kernels/compare/compare_kernels.h"
 #include "lathe/core/ops/shaping/operand_runs.h"
 
@@ -68,25 +66,10 @@ Tensor Compare(const char* op, Comparison comparison, const Tensor& a, const Ten
   return Record(op, y, {}, {}, nullptr);
 }
 
-// Returns true if a tensor of this dtype can have this element. Floating-point ones round it.
-bool CanHold(DType dtype, double value) {
-  return DispatchAll(dtype, [&](auto tag) {
-    using T = decltype(tag);
-    if constexpr (std::is_integral_v<T>) {
-      constexpr double kBound = static_cast<double>(std::numeric_limits<T>::max() / 2 + 1) * 2;
-      const double bound = std::is_same_v<T, bool> ? 2 : kBound;
-      return value == std::trunc(value) && value < bound &&
-             value >= static_cast<double>(std::numeric_limits<T>::lowest());
-    } else {
-      return true;
-    }
-  });
-}
-
 // Returns the number as a scalar that compares with a.
 Tensor ScalarLike(const char* op, const Tensor& a, double value) {
-  Check(CanHold(a.dtype(), value), op, "a tensor of ", ToString(a.dtype()),
-        " can't be compared with ", value, ", which its dtype does not hold");
+  if (!IsFloating(a.dtype())) CheckHoldsWhole(op, value, a.dtype());
+  Check(a.dtype() != DType::kBool || value == 0 || value == 1, op, "bool can't hold ", value);
   Tensor scalar = Tensor::Empty({}, a.dtype(), a.device());
   scalar.Fill(value);  // a large one becomes infinity, where Tensor::Full throws
   return scalar;

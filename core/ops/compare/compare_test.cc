@@ -121,9 +121,11 @@ TEST(Compare, Errors) {
   EXPECT_EQ(message([&] { Equal(x, Tensor::Zeros({3}, DType::kI64)); }),
             "[equal] expected operands of one dtype but got float32 and int64");
   EXPECT_EQ(message([&] { Less(Tensor::Zeros({2}, DType::kI64), 0.5); }),
-            "[less] a tensor of int64 can't be compared with 0.5, which its dtype does not hold");
+            "[less] int64 can't hold 0.5");
   EXPECT_EQ(message([&] { Equal(Tensor::Zeros({2}, DType::kU8), 256); }),
-            "[equal] a tensor of uint8 can't be compared with 256, which its dtype does not hold");
+            "[equal] uint8 can't hold 256");
+  EXPECT_EQ(message([&] { Equal(Tensor::Zeros({2}, DType::kBool), 2); }),
+            "[equal] bool can't hold 2");
   EXPECT_EQ(message([&] { LogicalNot(x); }),
             "[logical_not] expected bool or uint8 but got float32");
   EXPECT_EQ(message([&] { LogicalAnd(x, x); }),

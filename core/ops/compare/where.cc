@@ -1,7 +1,5 @@
 #include "lathe/core/ops/compare/where.h"
 
-#include <cmath>
-
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/broadcast.h"
@@ -95,9 +93,7 @@ Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 Tensor MaskedFill(const Tensor& x, const Tensor& mask, double value) {
   Check(BroadcastShape("masked_fill", mask.shape(), x.shape()) == x.shape(), "masked_fill",
         "a mask of shape ", mask.shape(), " can't be broadcast to ", x.shape());
-  CheckHolds("masked_fill", value, x.dtype());
-  Check(IsFloating(x.dtype()) || std::trunc(value) == value, "masked_fill", ToString(x.dtype()),
-        " can't hold ", value);
+  CheckHoldsWhole("masked_fill", value, x.dtype());
   const Tensor scalar = Tensor::Full({}, value, x.dtype(), x.device());
   return SelectAndRecord("masked_fill", mask, scalar, x);
 }

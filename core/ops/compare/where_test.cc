@@ -119,12 +119,25 @@ TEST(Where, Errors) {
     return message([&] { MaskedFill(Tensor::Zeros({2, 3}, dtype), mask, value); });
   };
   EXPECT_EQ(fill(DType::kI64, NAN), "[masked_fill] int64 can't hold nan");
+  EXPECT_EQ(fill(DType::kBool, NAN), "no error");
+  EXPECT_EQ(fill(DType::kBool, 0.5), "no error");
   EXPECT_EQ(fill(DType::kI32, -INFINITY), "[masked_fill] int32 can't hold -inf");
   EXPECT_EQ(fill(DType::kI64, 1.5), "[masked_fill] int64 can't hold 1.5");
   EXPECT_EQ(fill(DType::kU8, 256), "[masked_fill] uint8 can't hold 256");
   EXPECT_EQ(fill(DType::kF16, -1e9), "[masked_fill] float16 can't hold -1e+09");
   EXPECT_EQ(fill(DType::kF32, -INFINITY), "no error");
   EXPECT_EQ(fill(DType::kU8, 255), "no error");
+}
+
+// Every number but 0 is true, NaN and fractions included, as in Tensor::Full.
+TEST(Where, MasksAreFilledAsTensorFullFillsThem) {
+  const Tensor mask = Tensor::Full({2}, 1, DType::kBool);
+  for (const double value : {double{NAN}, 0.5, -3.0, 1.0, 0.0}) {
+    const Tensor filled = MaskedFill(Tensor::Zeros({2}, DType::kBool), mask, value);
+    EXPECT_EQ(filled.To(DType::kI64).ToVector<int64_t>(),
+              Tensor::Full({2}, value, DType::kBool).To(DType::kI64).ToVector<int64_t>());
+    EXPECT_EQ(filled.To(DType::kI64).ToVector<int64_t>()[0], value == 0 ? 0 : 1) << value;
+  }
 }
 
 }  // namespace
