@@ -64,16 +64,17 @@ std::vector<ParameterGroup> DecayGroups(const std::vector<Parameter>& parameters
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, double default_lr,
                      double default_weight_decay)
     : ledger_(RatesOf(groups, default_lr)) {
-  Check(default_lr >= 0, "optimizer", "lr must be at least 0 but is ", default_lr);
-  Check(default_weight_decay >= 0, "optimizer", "weight_decay must be at least 0 but is ",
-        default_weight_decay);
+  Check(default_lr >= 0 && std::isfinite(default_lr), "optimizer",
+        "lr must be finite and at least 0 but is ", default_lr);
+  Check(default_weight_decay >= 0 && std::isfinite(default_weight_decay), "optimizer",
+        "weight_decay must be finite and at least 0 but is ", default_weight_decay);
   std::map<const TensorImpl*, int> group_of;
   for (size_t g = 0; g < groups.size(); ++g) {
     const ParameterGroup& group = groups[g];
-    Check(!std::isnan(group.lr), "optimizer", "lr of group ", g, " must be a number but is ",
+    Check(std::isfinite(group.lr), "optimizer", "lr of group ", g, " must be finite but is ",
           group.lr);
-    Check(!std::isnan(group.weight_decay), "optimizer", "weight_decay of group ", g,
-          " must be a number but is ", group.weight_decay);
+    Check(std::isfinite(group.weight_decay), "optimizer", "weight_decay of group ", g,
+          " must be finite but is ", group.weight_decay);
     weight_decay_.push_back(group.weight_decay < 0 ? default_weight_decay : group.weight_decay);
     for (const Parameter& parameter : group.parameters) {
       Check(group_of.emplace(parameter.tensor.impl().get(), static_cast<int>(g)).second,

@@ -85,7 +85,8 @@ class Optimizer {
   bool step_is_half_done() const { return sharded_update_.is_half_done(); }
 
   int num_groups() const { return ledger_.num_groups(); }
-  // Functions of a group throw if there is no such group; SetLr throws for NaN.
+  // Functions of a group throw if there is no such group; SetLr throws for a rate
+  // that is negative, infinite or NaN.
   double lr(int group = 0) const { return ledger_.rate(group); }    // may wait
   void SetLr(int group, double lr) { ledger_.SetRate(group, lr); }  // may wait
   double initial_lr(int group = 0) const { return ledger_.initial_rate(group); }

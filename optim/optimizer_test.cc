@@ -242,16 +242,24 @@ TEST(Optimizer, RejectsWrongGroupsAndNaN) {
     EXPECT_EQ(message([&] { optimizer.used_lr(group); }), error);
   }
   EXPECT_EQ(message([&] { optimizer.SetLr(0, NAN); }),
-            "[optimizer] lr must be a number but is nan");
+            "[optimizer] lr must be finite and at least 0 but is nan");
+  EXPECT_EQ(message([&] { optimizer.SetLr(0, -1); }),
+            "[optimizer] lr must be finite and at least 0 but is -1");
+  EXPECT_EQ(message([&] { optimizer.SetLr(0, INFINITY); }),
+            "[optimizer] lr must be finite and at least 0 but is inf");
+  EXPECT_EQ(message([&] { SGD({p}, {.lr = INFINITY}); }),
+            "[optimizer] lr must be finite and at least 0 but is inf");
+  EXPECT_EQ(message([&] { SGD({p}, {.weight_decay = INFINITY}); }),
+            "[optimizer] weight_decay must be finite and at least 0 but is inf");
   EXPECT_EQ(optimizer.lr(), 0.1);
   const auto groups = [&](double lr, double weight_decay) {
     return std::vector<ParameterGroup>{{.parameters = {p}},
                                        {.parameters = {q}, .lr = lr, .weight_decay = weight_decay}};
   };
   EXPECT_EQ(message([&] { SGD(groups(NAN, 0), {.lr = 0.1}); }),
-            "[optimizer] lr of group 1 must be a number but is nan");
+            "[optimizer] lr of group 1 must be finite but is nan");
   EXPECT_EQ(message([&] { SGD(groups(1, NAN), {.lr = 0.1}); }),
-            "[optimizer] weight_decay of group 1 must be a number but is nan");
+            "[optimizer] weight_decay of group 1 must be finite but is nan");
   EXPECT_EQ(message([&] { SGD({p}, {.momentum = 0.9, .dampening = NAN}); }),
             "[SGD] dampening must be finite but is nan");
 }

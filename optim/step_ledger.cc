@@ -30,7 +30,8 @@ double StepLedger::used_rate(int group) {
 }
 
 void StepLedger::SetRate(int group, double rate) {
-  Check(!std::isnan(rate), "optimizer", "lr must be a number but is ", rate);
+  Check(rate >= 0 && std::isfinite(rate), "optimizer", "lr must be finite and at least 0 but is ",
+        rate);
   CatchUp();
   rates_[At(group)] = rate;
 }

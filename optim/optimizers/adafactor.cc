@@ -73,10 +73,13 @@ Adafactor::Adafactor(std::vector<ParameterGroup> groups, AdafactorOptions o)
     : Optimizer(std::move(groups), o.lr, o.weight_decay),
       options_(o),
       rates_{.kind = RateKind::kAdafactor, .decay = o.beta2_decay, .limited = !o.transformers} {
-  Check(o.beta2_decay <= 0, "Adafactor", "beta2_decay must be at most 0 but is ", o.beta2_decay);
-  Check(!std::isnan(o.eps1), "Adafactor", "eps1 must be a number but is ", o.eps1);
-  Check(o.eps2 >= 0, "Adafactor", "eps2 must be at least 0 but is ", o.eps2);
-  Check(o.d >= 1, "Adafactor", "d must be at least 1 but is ", o.d);
+  Check(o.beta2_decay <= 0 && std::isfinite(o.beta2_decay), "Adafactor",
+        "beta2_decay must be finite and at most 0 but is ", o.beta2_decay);
+  Check(std::isfinite(o.eps1), "Adafactor", "eps1 must be finite but is ", o.eps1);
+  Check(o.eps2 >= 0 && std::isfinite(o.eps2), "Adafactor",
+        "eps2 must be finite and at least 0 but is ", o.eps2);
+  Check(o.d >= 1 && std::isfinite(o.d), "Adafactor", "d must be finite and at least 1 but is ",
+        o.d);
   const double eps1 = o.eps1 >= 0      ? o.eps1
                       : o.transformers ? 1e-30
                                        : std::numeric_limits<float>::epsilon();

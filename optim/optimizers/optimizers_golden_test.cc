@@ -331,9 +331,13 @@ TEST_F(MoreOptimizersTest, RefuseWrongOptionsAndStates) {
             "[Adagrad] lr_decay must be at least 0 but is -2");
   EXPECT_EQ(message([&] { Lamb(p, {.eps = -1}); }), "[LAMB] eps must be at least 0 but is -1");
   EXPECT_EQ(message([&] { Adafactor(p, {.eps1 = NAN}); }),
-            "[Adafactor] eps1 must be a number but is nan");
+            "[Adafactor] eps1 must be finite but is nan");
+  EXPECT_EQ(message([&] { Adafactor(p, {.beta2_decay = -INFINITY}); }),
+            "[Adafactor] beta2_decay must be finite and at most 0 but is -inf");
+  EXPECT_EQ(message([&] { Adafactor(p, {.d = INFINITY}); }),
+            "[Adafactor] d must be finite and at least 1 but is inf");
   EXPECT_EQ(message([&] { Adafactor(p, {.d = 0.5}); }),
-            "[Adafactor] d must be at least 1 but is 0.5");
+            "[Adafactor] d must be finite and at least 1 but is 0.5");
   for (Optimizer* optimizer :
        std::initializer_list<Optimizer*>{new Lamb(p, {}), new Adafactor(p, {})}) {
     const std::unique_ptr<Optimizer> owner(optimizer);
