@@ -223,7 +223,8 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
 void Trainer::ForgetBestByOtherMeasure(StateDict& own, json& saved) {
   if (inputs_.evaluation == nullptr || !own.values.contains("best_by")) return;
   NamedSettings then;
-  for (const auto& [name, value] : own.Get<json>("trainer", "best_by").items()) {
+  const json best_by = own.Get<json>("trainer", "best_by");
+  for (const auto& [name, value] : best_by.items()) {
     if (value.is_string()) then.emplace_back(name, value.get<std::string>());
   }
   const std::optional<std::string> difference = FirstDifference(then, BestSettings());
