@@ -161,6 +161,7 @@ class Fetcher {
   const HubCache& cache_;
   const std::string &commit_, &file_;
   HubFile found_;
+  std::string host_;  // that was asked for the bytes last, for messages
 };
 
 // Returns true if the blob is in the cache. Removes a blob of another length or, with the setting
@@ -189,6 +190,7 @@ void Fetcher::Download(PartialFile& partial) {
                            .stall_timeout = client_.settings().download_timeout};
     if (before > 0) request.headers.push_back("Range: bytes=" + std::to_string(before) + "-");
     const HttpResponse response = client_.Send(std::move(request), true, &partial);
+    host_ = client_.ShownHost(response);
     const bool complete = response.failure == HttpFailure::kNone && response.status / 100 == 2;
     if (partial.size() >= found_.size) return;
     if (complete && ++short_answers == kMostShortAnswers) return;  // Compare tells
@@ -205,7 +207,7 @@ void Fetcher::Download(PartialFile& partial) {
 }
 
 void Fetcher::Compare(const PartialFile& partial) const {
-  const std::string what = client_.model() + ": " + file_ + " from " + client_.shown_endpoint();
+  const std::string what = client_.model() + ": " + file_ + " from " + host_;
   constexpr char kHint[] = "try again; if it happens again, the server or a proxy is at fault";
   if (partial.size() != found_.size) {
     throw DataLoss(what + " should have " + std::to_string(found_.size) + " bytes but has " +
@@ -221,6 +223,7 @@ void Fetcher::Compare(const PartialFile& partial) const {
 std::string Fetcher::Fetch() {
   const HubSettings& settings = client_.settings();
   found_ = client_.FindFile(commit_, file_, kMostAttempts);
+  host_ = client_.shown_endpoint();
   const std::string path = cache_.SnapshotPath(commit_, file_);
   if (!found_.exists) {
     throw NotFound(client_.model() + " at " + client_.shown_endpoint() + ": has no " + file_ +

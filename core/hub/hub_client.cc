@@ -115,6 +115,7 @@ HttpResponse HubClient::Send(HttpRequest request, bool to_bytes, HttpSink* sink)
       request.headers.push_back("Authorization: Bearer " + settings_.token);
     }
     HttpResponse response = http_.Send(request, sink);
+    response.origin = origin;
     const std::string location = response.Header("location");
     if (response.failure != HttpFailure::kNone || !IsRedirect(response.status) ||
         location.empty()) {
@@ -127,7 +128,7 @@ HttpResponse HubClient::Send(HttpRequest request, bool to_bytes, HttpSink* sink)
     if (redirects == kMostRedirects) {
       throw Error(absl::StatusCode::kUnavailable,
                   endpoint_ + ": more than 10 redirects, the last to " + next_origin)
-          .WithDetail(HubOutOfReach{});
+          .WithDetail(HubOutOfReach{has_answered_});
     }
     request.url = next;
   }
@@ -158,7 +159,7 @@ void HubClient::WaitBefore(int attempt, int attempts, const HttpResponse& respon
       why = response.status / 100 == 2 ? "the answer ended early"
                                        : "status " + std::to_string(response.status);
     }
-    PrintNote("note: " + model_ + " at " + endpoint_ + ": " + why + "; trying again in " +
+    PrintNote("note: " + model_ + " at " + ShownHost(response) + ": " + why + "; trying again in " +
               std::to_string(std::lround(delay)) + " s (try " + std::to_string(attempt + 1) +
               " of " + std::to_string(attempts) + ")");
   }
@@ -187,6 +188,7 @@ HubFile HubClient::FindFile(const std::string& revision, const std::string& file
   if (response.failure == HttpFailure::kNone && response.status == 404 &&
       (code == "EntryNotFound" || (code.empty() && names_commit))) {
     found.exists = false;
+    has_answered_ = true;
     return found;
   }
   const bool redirect = IsRedirect(response.status);
@@ -203,8 +205,9 @@ HubFile HubClient::FindFile(const std::string& revision, const std::string& file
                 endpoint_ + ": the answer for " + file +
                     " lacks the commit, the etag or the size, so no Hub answers there",
                 "check HF_ENDPOINT, and the proxy if there is one")
-        .WithDetail(HubOutOfReach{});
+        .WithDetail(HubOutOfReach{has_answered_});
   }
+  has_answered_ = true;
   found.location =
       redirect ? ResolveLocation(request.url, response.Header("location")) : request.url;
   CheckEncryption(origin_, OriginOf(found.location));
@@ -223,7 +226,7 @@ HubListing HubClient::List(const std::string& revision) {
     if (response.failure == HttpFailure::kNone && LacksFunction(response)) {
       return {.status = response.status, .is_given = false};
     }
-    throw ErrorOf(response, revision, "the list of files");
+    throw ErrorOf(response, revision, "");
   }
   // A mirror may answer with a page of its own where it has nothing.
   if (!nlohmann::json::accept(response.body)) return {.is_given = false};
@@ -239,12 +242,25 @@ HubListing HubClient::List(const std::string& revision) {
       listing.files.push_back(sibling.at("rfilename").get<std::string>());
     }
     std::sort(listing.files.begin(), listing.files.end());
+    has_answered_ = true;
     return listing;
   } catch (const nlohmann::json::exception&) {
     throw DataLoss(endpoint_ + ": the list of the files of " + model_ + " is no such list",
                    "check HF_ENDPOINT, and the proxy if there is one")
         .WithDetail(HubRefused{});
   }
+}
+
+bool HubClient::IsElsewhere(const HttpResponse& response) const {
+  return !response.origin.empty() && response.origin != origin_;
+}
+
+std::string HubClient::ShownHost(const HttpResponse& response) const {
+  if (!IsElsewhere(response)) return endpoint_;
+  std::string host = response.origin;
+  const std::string usual = host.starts_with("https:") ? ":443" : ":80";
+  if (host.ends_with(usual)) host.resize(host.size() - usual.size());
+  return host;
 }
 
 Error HubClient::NoAnswer(const HttpResponse& response) const {
@@ -275,9 +291,10 @@ Error HubClient::NoAnswer(const HttpResponse& response) const {
     default:
       what = "the connection broke off";
   }
+  const std::string model = IsElsewhere(response) ? model_ + " at " : "";
   return Error(absl::StatusCode::kUnavailable,
-               endpoint_ + ": " + what + " (" + response.failure_text + ")", hint)
-      .WithDetail(HubOutOfReach{});
+               model + ShownHost(response) + ": " + what + " (" + response.failure_text + ")", hint)
+      .WithDetail(HubOutOfReach{has_answered_});
 }
 
 Error HubClient::NoAccess(const HttpResponse& response) const {
@@ -303,9 +320,31 @@ Error HubClient::NoAccess(const HttpResponse& response) const {
       .WithDetail(HubRefused{});
 }
 
+Error HubClient::RefusedElsewhere(const HttpResponse& response, const std::string& file) const {
+  absl::StatusCode code = absl::StatusCode::kUnavailable;
+  std::string what = "the server can't answer, status " + std::to_string(response.status) +
+                     ", for " + file,
+              hint = "try again later; a firewall or proxy may be at fault, too";
+  if (response.status == 401 || response.status == 403) {
+    code = absl::StatusCode::kPermissionDenied;
+    what = "access denied, status " + std::to_string(response.status) + ", for " + file;
+    hint = "check the firewall or proxy: the Hub keeps large files on this host";
+  } else if (response.status == 404) {
+    code = absl::StatusCode::kNotFound;
+    what = "has no " + file + ", although the Hub leads there";
+  } else if (response.status == 429) {
+    what = "too many requests, status 429";
+    hint = "wait some minutes";
+  }
+  return Error(code, model_ + " at " + ShownHost(response) + ": " + what, hint)
+      .WithDetail(HubOutOfReach{has_answered_});
+}
+
 Error HubClient::ErrorOf(const HttpResponse& response, const std::string& revision,
-                         const std::string& what) const {
+                         const std::string& file) const {
   if (response.failure != HttpFailure::kNone) return NoAnswer(response);
+  if (IsElsewhere(response)) return RefusedElsewhere(response, file);
+  const std::string what = file.empty() ? "the list of files" : file;
   const std::string code = response.Header("x-error-code");
   const std::string where = model_ + " at " + endpoint_;
   if (code == "RevisionNotFound" && revision != settings_.revision) {
@@ -325,25 +364,29 @@ Error HubClient::ErrorOf(const HttpResponse& response, const std::string& revisi
   message = message.empty() ? "" : " (" + message + ")";
   const std::string status = "status " + std::to_string(response.status) + message;
   if (response.status == 404) {
-    return NotFound(where + ": has no " + what + " in revision \"" + revision + "\"" + message,
+    return NotFound(where + ": " + (file.empty() ? "gives no list of files" : "has no " + file) +
+                        " in revision \"" + revision + "\"" + message,
                     "check the name and the revision")
         .WithDetail(HubRefused{});
   }
   if (response.status == 403) {
+    // A Hub says why. Something before it may not.
     return Error(absl::StatusCode::kPermissionDenied, where + ": access denied" + message,
-                 "check the token")
+                 message.empty() && code.empty() ? "check the token, and the firewall or proxy"
+                                                 : "check the token")
         .WithDetail(HubRefused{});
   }
   if (response.status == 429) {
     return Error(absl::StatusCode::kUnavailable, where + ": too many requests, " + status,
                  "wait some minutes; with a token more requests are allowed")
-        .WithDetail(HubOutOfReach{});
+        .WithDetail(HubOutOfReach{has_answered_});
   }
   const Error error(absl::StatusCode::kUnavailable,
                     where + ": the server can't answer, " + status + ", for " + what,
                     "try again later, or set HF_HUB_OFFLINE=1 to use the cache alone");
-  return response.status >= 500 || response.status == 408 ? error.WithDetail(HubOutOfReach{})
-                                                          : error.WithDetail(HubRefused{});
+  const bool may_change = response.status >= 500 || response.status == 408;
+  return may_change ? error.WithDetail(HubOutOfReach{has_answered_})
+                    : error.WithDetail(HubRefused{});
 }
 
 }  // namespace lathe

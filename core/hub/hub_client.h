@@ -18,7 +18,9 @@ namespace lathe {
 
 // The detail (Error::detail) of an error for which the network or the server is to blame. Files
 // that are in the cache can be used all the same.
-struct HubOutOfReach {};
+struct HubOutOfReach {
+  bool has_answered = false;  // before that the Hub has told something of the model
+};
 // The detail of an error that says that the Hub doesn't give us the whole model. It is gone,
 // private or gated, or a part of the commit is missing or can't be read. Here, too, files that are
 // in the cache can be used.
@@ -76,19 +78,28 @@ class HubClient {
   // asks for. If that takes a second or more, and the settings show waits, says so on standard
   // error.
   void WaitBefore(int attempt, int attempts, const HttpResponse& response) const;
-  // Returns the error that an answer, or the lack of one, means. `what` was asked for.
+  // Returns the error that an answer, or the lack of one, means. `file` was asked for; if it is
+  // empty, the list of files. The error names the server that was asked last.
   Error ErrorOf(const HttpResponse& response, const std::string& revision,
-                const std::string& what) const;
+                const std::string& file) const;
+  // Returns the address of the server that was asked last, for messages: that of the Hub, or of
+  // another host to which it has led. Paths and queries are left out, because some are signed.
+  std::string ShownHost(const HttpResponse& response) const;
 
  private:
   HttpResponse SendOften(const HttpRequest& request, int attempts);
+  // Returns true if the answer is that of another host than the Hub's.
+  bool IsElsewhere(const HttpResponse& response) const;
   Error NoAnswer(const HttpResponse& response) const;
   Error NoAccess(const HttpResponse& response) const;
+  // Returns the error of an answer by another host, which knows nothing of models and tokens.
+  Error RefusedElsewhere(const HttpResponse& response, const std::string& file) const;
 
   HubSettings settings_;
   std::string model_;
-  std::string endpoint_;  // as messages have it
-  std::string origin_;    // of the endpoint
+  std::string endpoint_;       // as messages have it
+  std::string origin_;         // of the endpoint
+  bool has_answered_ = false;  // about the model
   HttpClient http_;
 };
 

@@ -221,7 +221,8 @@ ResolvedCheckpoint ResolveCheckpoint(const std::string& name_or_path, const Chec
   try {
     return FetchCheckpoint(name_or_path, parts, ReadHubSettings(options));
   } catch (const Error& e) {
-    if (e.detail<HubOutOfReach>() == nullptr) throw;
+    const HubOutOfReach* const out_of_reach = e.detail<HubOutOfReach>();
+    if (out_of_reach == nullptr || out_of_reach->has_answered) throw;
     // Perhaps it is a folder's name that is misspelt. Nobody can tell without the Hub.
     throw Error(e.code(),
                 name_or_path + ": no such folder here, and the Hub is out of reach: " + e.message(),

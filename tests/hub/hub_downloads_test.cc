@@ -225,7 +225,7 @@ TEST_F(HubTest, SaysThatAnAnswerEndedEarly) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "note: owner/name at " + hub_.url() +
+            "note: owner/name at " + cdn_.url() +
                 ": the answer ended early; trying again in 1 s (try 2 of 6)\n");
 }
 

@@ -42,6 +42,7 @@ struct HttpResponse {
   std::string body;                            // if there was no sink
   HttpFailure failure = HttpFailure::kNone;
   std::string failure_text;  // libcurl's words for it
+  std::string origin = {};   // OriginOf the last address, which HubClient fills in
 
   // Returns the header's value, or "".
   std::string Header(const std::string& lower_case_name) const;

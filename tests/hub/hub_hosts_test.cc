@@ -1,0 +1,169 @@
+// Who is to blame: the Hub, the host of large files, or a proxy. And what stands in for them.
+#include <fstream>
+
+#include "lathe/core/hub/cached_models.h"
+#include "lathe/core/hub/hub_cache.h"
+#include "lathe/core/hub/hub_client.h"
+#include "lathe/tests/hub/hub_testing.h"
+
+namespace lathe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSecond[] = "2222222222222222222222222222222222222222";
+
+class HubHostsTest : public HubTest {
+ protected:
+  ~HubHostsTest() override {
+    for (const char* name :
+         {"http_proxy", "https_proxy", "HF_HUB_OFFLINE", "HF_HUB_DISABLE_SYMLINKS"}) {
+      unsetenv(name);
+    }
+  }
+
+  // Returns the error of a fetch with these settings.
+  static Error ErrorOf(const HubSettings& settings) {
+    try {
+      FetchCheckpoint(kModel, kAllParts, settings);
+    } catch (const Error& e) {
+      return e;
+    }
+    return InvalidArgument("no error");
+  }
+  HubSettings Checking() const {
+    HubSettings settings = Settings();
+    settings.check_cached = true;
+    return settings;
+  }
+  // Makes the Hub lead to this address for the weights.
+  void LeadTo(const std::string& location) {
+    hub_.Fail({.path = "model.safetensors",
+               .times = -1,
+               .status = 302,
+               .headers = {"X-Repo-Commit: " + std::string(kCommit),
+                           "X-Linked-Etag: \"" + LfsEtag(weights_) + "\"",
+                           "X-Linked-Size: " + std::to_string(weights_.size()),
+                           "Location: " + location}});
+  }
+  void MoveBranch() {
+    hub_.Add(kModel, {.files = {{"config.json", {"{\"model_type\": \"bert\", \"a\": 1}"}},
+                                {"vocab.txt", {"[PAD]\n[UNK]\n"}},
+                                {"model.safetensors", {weights_, true}}},
+                      .revisions = {{"main", kSecond}}});
+  }
+};
+
+TEST_F(HubHostsTest, AHostThatRefusesIsNamed) {
+  const std::string at_host = "owner/name at " + cdn_.url() + ": ";
+  for (const int status : {401, 403}) {
+    cdn_.Fail({.path = "/stored/",
+               .times = -1,
+               .status = status,
+               .headers = {"X-Error-Code: GatedRepo"}});
+    // The Hub has answered, so the name is right.
+    try {
+      ResolveCheckpoint(kModel, kAllParts);
+      ADD_FAILURE() << status;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.message(), at_host + "access denied, status " + std::to_string(status) +
+                                 ", for model.safetensors");
+      EXPECT_TRUE(e.hint().starts_with("check the firewall or proxy")) << e.hint();
+      EXPECT_EQ(e.hint().find("token"), std::string::npos) << e.hint();
+    }
+    cdn_.ClearFaults();
+  }
+  const std::pair<int, std::string> problems[] = {
+      {404, "has no model.safetensors, although the Hub leads there"},
+      {429, "too many requests, status 429"},
+      {503, "the server can't answer, status 503, for model.safetensors"}};
+  for (const auto& [status, problem] : problems) {
+    cdn_.Fail({.path = "/stored/", .times = -1, .status = status});
+    EXPECT_EQ(ErrorOf(Settings()).message(), at_host + problem);
+    cdn_.ClearFaults();
+  }
+  cdn_.Fail({.path = "/stored/", .times = -1, .kind = HubFault::kWrongBytes, .at = 5});
+  EXPECT_TRUE(ErrorOf(Settings())
+                  .message()
+                  .starts_with("owner/name: model.safetensors from " + cdn_.url() +
+                               " is damaged: its hash is "));
+}
+
+TEST_F(HubHostsTest, AHostThatDoesNotAnswerIsNamed) {
+  HubSettings settings = Settings();
+  settings.download_timeout = 0.5;
+  cdn_.Fail({.path = "/stored/", .times = -1, .kind = HubFault::kStall, .at = 0});
+  EXPECT_EQ(ErrorOf(settings).message(),
+            "owner/name at " + cdn_.url() + ": no answer in time (nothing came any more)");
+  cdn_.ClearFaults();
+  const auto expect = [&](const std::string& location, const std::string& part) {
+    LeadTo(location);
+    const std::string message = ErrorOf(settings).message();
+    EXPECT_TRUE(message.starts_with(part)) << message;
+    EXPECT_EQ(message.find("secret"), std::string::npos) << message;
+    EXPECT_EQ(message.find('?'), std::string::npos) << message;
+    hub_.ClearFaults();
+  };
+  expect("http://me:secret@127.0.0.1:1/secret?signature=secret",
+         "owner/name at http://127.0.0.1:1: no connection (");
+  expect("https://cdn.invalid/secret?secret",
+         "owner/name at https://cdn.invalid: the host's name can't be resolved (");
+  if (!MakeCertificate(root_)) GTEST_SKIP() << "there is no openssl here";
+  const HubServer encrypted(
+      {.certificate = root_ + "/cert.pem", .key = root_ + "/key.pem", .host = "localhost"});
+  LeadTo(encrypted.url() + "/x");
+  try {
+    ResolveCheckpoint(kModel, kAllParts);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_TRUE(e.message().starts_with("owner/name at " + encrypted.url() +
+                                        ": the server's certificate or its encryption is not"))
+        << e.message();
+  }
+}
+
+TEST_F(HubHostsTest, WaitsNameTheHost) {
+  HubSettings settings = Settings();
+  settings.first_delay = 1;
+  settings.show_waits = true;
+  cdn_.Fail({.path = "/stored/", .status = 503});
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, settings).folder), weights_);
+  EXPECT_EQ(
+      testing::internal::GetCapturedStderr(),
+      "note: owner/name at " + cdn_.url() + ": status 503; trying again in 1 s (try 2 of 6)\n");
+}
+
+TEST_F(HubHostsTest, OnlyUnusualPortsAreShown) {
+  const HubClient client(Settings(), kModel);
+  const auto shown = [&](const std::string& origin) {
+    HttpResponse response;
+    response.origin = origin;
+    return client.ShownHost(response);
+  };
+  EXPECT_EQ(shown("https://cdn.example.org:443"), "https://cdn.example.org");
+  EXPECT_EQ(shown("http://cdn.example.org:80"), "http://cdn.example.org");
+  EXPECT_EQ(shown("https://cdn.example.org:80"), "https://cdn.example.org:80");
+  EXPECT_EQ(shown("http://cdn.example.org:8080"), "http://cdn.example.org:8080");
+  EXPECT_EQ(shown(hub_.url()), hub_.url());
+  EXPECT_EQ(shown(""), hub_.url());
+}
+
+TEST_F(HubHostsTest, ARefusalWithoutAReasonMayBeThatOfAProxy) {
+  hub_.Fail({.path = "", .times = -1, .status = 403});
+  EXPECT_EQ(ErrorOf(Settings()).hint(), "check the token, and the firewall or proxy");
+  hub_.ClearFaults();
+  hub_.Fail({.path = "", .times = -1, .status = 403, .headers = {"X-Error-Message: no"}});
+  EXPECT_EQ(ErrorOf(Settings()).hint(), "check the token");
+}
+
+TEST_F(HubHostsTest, AListThatIsNotThereIsNoFile) {
+  hub_.Fail(
+      {.path = "/api/", .times = -1, .status = 404, .headers = {"X-Error-Code: EntryNotFound"}});
+  EXPECT_EQ(
+      ErrorOf(Settings()).message(),
+      "owner/name at " + hub_.url() + ": gives no list of files in revision \"" + kCommit + "\"");
+}
+
+}  // namespace
+}  // namespace lathe
