@@ -198,7 +198,8 @@ void Fetcher::Download(PartialFile& partial) {
     const bool refused = response.failure == HttpFailure::kNone && response.status == 416;
     if (refused) partial.Truncate();
     // A signed address expires; the Hub then gives a new one.
-    const bool expired = response.status == 403 && url != client_.FileUrl(commit_, file_);
+    const bool expired = response.failure == HttpFailure::kNone && response.status == 403 &&
+                         url != client_.FileUrl(commit_, file_);
     const bool hopeful = complete || refused || expired || HubClient::IsTransient(response);
     if (!hopeful || ++attempt == kMostAttempts) throw client_.ErrorOf(response, commit_, file_);
     client_.WaitBefore(attempt, kMostAttempts, response);

@@ -84,6 +84,18 @@ double AskedDelay(const HttpResponse& response) {
              : 0;
 }
 
+// Returns what to do about a proxy that refuses.
+std::string HintAboutProxy(const HttpResponse& response) {
+  const std::string variable = response.origin.starts_with("http:") ? "http_proxy" : "https_proxy";
+  if (response.proxy_status == 407) {
+    return "give the proxy's user and password in " + variable +
+           ", as http://USER:PASSWORD@HOST:PORT";
+  }
+  return "the proxy in " + variable +
+         " may not allow this host, or may want a user and a password, as "
+         "http://USER:PASSWORD@HOST:PORT; hosts in no_proxy need none";
+}
+
 }  // namespace
 
 HubClient::HubClient(HubSettings settings, std::string model)
@@ -139,6 +151,7 @@ bool HubClient::IsTransient(const HttpResponse& response) {
     case HttpFailure::kNone:
       return response.status == 408 || response.status == 429 ||
              (response.status >= 500 && response.status != 501);
+    case HttpFailure::kProxy:
     case HttpFailure::kTls:
     case HttpFailure::kTooLarge:
     case HttpFailure::kOther:
@@ -273,6 +286,10 @@ Error HubClient::NoAnswer(const HttpResponse& response) const {
       break;
     case HttpFailure::kConnect:
       what = "no connection";
+      break;
+    case HttpFailure::kProxy:
+      what = "the proxy refuses";
+      hint = HintAboutProxy(response);
       break;
     case HttpFailure::kTls:
       what = "the server's certificate or its encryption is not accepted";

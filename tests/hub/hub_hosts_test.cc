@@ -157,6 +157,66 @@ TEST_F(HubHostsTest, ARefusalWithoutAReasonMayBeThatOfAProxy) {
   EXPECT_EQ(ErrorOf(Settings()).hint(), "check the token");
 }
 
+TEST_F(HubHostsTest, AProxyThatRefusesIsAskedOnce) {
+  HubServer proxy;
+  const auto refuse = [&](int status) {
+    proxy.ClearFaults();
+    proxy.ForgetRequests();
+    proxy.Fail({.path = "",
+                .times = -1,
+                .status = status,
+                .headers = {"Proxy-Authenticate: Basic realm=\"x\""}});
+  };
+  const std::string with_user = "http://me:secret@127.0.0.1:" + std::to_string(proxy.port());
+  for (const std::string& address : {proxy.url(), with_user}) {
+    for (const char* scheme : {"http", "https"}) {
+      const std::string variable = std::string(scheme) + "_proxy";
+      setenv(variable.c_str(), address.c_str(), 1);
+      HubSettings settings = Settings();
+      settings.endpoint = std::string(scheme) + "://hub.invalid";
+      refuse(407);
+      const Error error = ErrorOf(settings);
+      EXPECT_EQ(error.message(), settings.endpoint + ": the proxy refuses (status 407)");
+      EXPECT_EQ(error.hint(), "give the proxy's user and password in " + variable +
+                                  ", as http://USER:PASSWORD@HOST:PORT");
+      EXPECT_EQ(proxy.requests().size(), 1u);
+      unsetenv(variable.c_str());
+    }
+  }
+  // Only the answer to CONNECT is known to be the proxy's own.
+  setenv("https_proxy", proxy.url().c_str(), 1);
+  HubSettings settings = Settings();
+  settings.endpoint = "https://hub.invalid";
+  refuse(403);
+  const Error error = ErrorOf(settings);
+  EXPECT_EQ(error.message(), "https://hub.invalid: the proxy refuses (status 403)");
+  EXPECT_NE(error.hint().find("the proxy in https_proxy may not allow this host"),
+            std::string::npos)
+      << error.hint();
+  EXPECT_EQ(proxy.requests().size(), 1u);
+  refuse(503);  // may be better the next time
+  EXPECT_NE(ErrorOf(settings).message().find("the connection broke off"), std::string::npos);
+  EXPECT_EQ(proxy.requests().size(), 6u);
+  // It may let the Hub pass, but not the other host.
+  refuse(403);
+  LeadTo("https://cdn.invalid/x");
+  EXPECT_EQ(ErrorOf(Settings()).message(),
+            "owner/name at https://cdn.invalid: the proxy refuses (status 403)");
+  EXPECT_EQ(proxy.requests().size(), 1u);
+  hub_.ClearFaults();
+  unsetenv("https_proxy");
+  // What the cache has is used all the same.
+  Fetch();
+  refuse(407);
+  setenv("http_proxy", proxy.url().c_str(), 1);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Weights(Fetch()), weights_);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "note: " + hub_.url() +
+                ": the proxy refuses (status 407); the cache has owner/name of commit " + kCommit +
+                ", which is used\n");
+}
+
 TEST_F(HubHostsTest, AListThatIsNotThereIsNoFile) {
   hub_.Fail(
       {.path = "/api/", .times = -1, .status = 404, .headers = {"X-Error-Code: EntryNotFound"}});

@@ -33,6 +33,7 @@ CurlLibrary OpenCurl() {
   find("curl_easy_reset", c.easy_reset);
   find("curl_easy_setopt", c.easy_setopt);
   find("curl_easy_perform", c.easy_perform);
+  find("curl_easy_getinfo", c.easy_getinfo);
   find("curl_easy_strerror", c.easy_strerror);
   find("curl_slist_append", c.slist_append);
   find("curl_slist_free_all", c.slist_free_all);

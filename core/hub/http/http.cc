@@ -140,6 +140,16 @@ int OnProgress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   return transfer.stalled ? 1 : 0;
 }
 
+// Returns the status with which the proxy has refused a request for good, or 0.
+int ProxyRefusal(CURL* easy, CURLcode code, int status) {
+  constexpr int kAsksForUser = 407;  // no server but a proxy says this
+  if (code == CURLE_OK) return status == kAsksForUser ? status : 0;
+  long connect = 0;  // the answer to CONNECT, which goes before TLS
+  if (Curl().easy_getinfo(easy, CURLINFO_HTTP_CONNECTCODE, &connect) != CURLE_OK) return 0;
+  const bool may_pass = connect == 408 || connect == 429;
+  return connect / 100 == 4 && !may_pass ? static_cast<int>(connect) : 0;
+}
+
 // Returns the file of certificates that the user has named, or null.
 const char* CertificateFile() {
   for (const char* name : {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"}) {
@@ -241,6 +251,11 @@ HttpResponse HttpClient::Send(const HttpRequest& request, HttpSink* sink) {
     transfer.response.failure_text = "more than 16 MiB";
   } else if (code != CURLE_OK) {
     transfer.response.failure_text = *text ? text : curl.easy_strerror(code);
+  }
+  transfer.response.proxy_status = ProxyRefusal(easy, code, transfer.response.status);
+  if (transfer.response.proxy_status != 0) {
+    transfer.response.failure = HttpFailure::kProxy;
+    transfer.response.failure_text = "status " + std::to_string(transfer.response.proxy_status);
   }
   return std::move(transfer.response);
 }

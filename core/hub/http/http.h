@@ -19,6 +19,7 @@ enum class HttpFailure {
   kNone,
   kResolve,   // the host's name is unknown here
   kConnect,   // nobody listens there, or the network has no route to it
+  kProxy,     // the proxy refuses; see proxy_status
   kTls,       // the server can't prove who it is, or speaks no TLS
   kTimeout,   // no answer, or no more of it, within the time allowed
   kBroken,    // the connection ended in the middle
@@ -42,6 +43,7 @@ struct HttpResponse {
   std::string body;                            // if there was no sink
   HttpFailure failure = HttpFailure::kNone;
   std::string failure_text;  // libcurl's words for it
+  int proxy_status = 0;      // of a proxy's refusal: 407 asks for a user and a password
   std::string origin = {};   // OriginOf the last address, which HubClient fills in
 
   // Returns the header's value, or "".
