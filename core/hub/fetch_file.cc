@@ -135,11 +135,9 @@ void CheckSpace(const std::string& folder, int64_t needed) {
                                 "free some space or choose another folder"));
 }
 
-// Returns true if the cache has the file, and with the setting check_cached only if it is sound.
-bool IsThere(const HubCache& cache, const HubSettings& settings, const std::string& commit,
-             const std::string& file) {
-  return cache.Has(commit, file) &&
-         !(settings.check_cached && IsDamagedBlob(cache.SnapshotPath(commit, file)));
+bool IsLink(const std::string& path) {
+  std::error_code code;
+  return fs::is_symlink(path, code);
 }
 
 class Fetcher {
@@ -151,6 +149,13 @@ class Fetcher {
   std::string Fetch();
 
  private:
+  // What the cache has in the file's place before anything is fetched.
+  enum class Cached { kNothing, kDamagedLink, kFile };
+
+  std::string FetchInPlaceOf(Cached cached);
+  // Returns true if the cache has the file, and with the setting check_cached only if it is sound.
+  // A file without a link has no hash beside it, so it is compared with what the Hub says of it.
+  bool IsThere() const;
   bool LinkIfThere();
   // Fetches all bytes. Throws if that fails for good.
   void Download(PartialFile& partial);
@@ -162,7 +167,16 @@ class Fetcher {
   const std::string &commit_, &file_;
   HubFile found_;
   std::string host_;  // that was asked for the bytes last, for messages
+  bool found_damage_ = false;
 };
+
+bool Fetcher::IsThere() const {
+  if (!cache_.Has(commit_, file_)) return false;
+  if (!client_.settings().check_cached) return true;
+  const std::string path = cache_.SnapshotPath(commit_, file_);
+  if (IsLink(path)) return !IsDamagedBlob(path);
+  return SizeOf(path) == found_.size && DigestInFormOf(found_.etag, path) == found_.etag;
+}
 
 // Returns true if the blob is in the cache. Removes a blob of another length or, with the setting
 // check_cached, of another hash.
@@ -222,10 +236,30 @@ void Fetcher::Compare(const PartialFile& partial) const {
 }
 
 std::string Fetcher::Fetch() {
+  const std::string path = cache_.SnapshotPath(commit_, file_);
+  if (!cache_.Has(commit_, file_)) return FetchInPlaceOf(Cached::kNothing);
+  if (!client_.settings().check_cached) return path;
+  if (IsLink(path)) return IsDamagedBlob(path) ? FetchInPlaceOf(Cached::kDamagedLink) : path;
+  try {
+    return FetchInPlaceOf(Cached::kFile);
+  } catch (const Error& e) {
+    if (!found_damage_ || !cache_.Has(commit_, file_)) throw;
+    // Without its details the error keeps callers from using what the cache has.
+    throw Error(e.code(), e.message(), e.hint());
+  }
+}
+
+std::string Fetcher::FetchInPlaceOf(Cached cached) {
   const HubSettings& settings = client_.settings();
   found_ = client_.FindFile(commit_, file_, kMostAttempts);
   host_ = client_.shown_endpoint();
   const std::string path = cache_.SnapshotPath(commit_, file_);
+  if (cached == Cached::kFile && (!found_.exists || IsThere())) return path;
+  if (cached != Cached::kNothing) {
+    found_damage_ = true;
+    PrintNote("note: " + client_.model() + ": " + file_ +
+              " in the cache is damaged and is fetched again");
+  }
   if (!found_.exists) {
     throw NotFound(client_.model() + " at " + client_.shown_endpoint() + ": has no " + file_ +
                    " in revision \"" + commit_ + "\"")
@@ -242,8 +276,9 @@ std::string Fetcher::Fetch() {
                       settings.show_waits ? file_ + " of " + client_.model() : "",
                       progress_of_holder);
   // Without links there is no blob once another process has fetched the file.
-  if (IsThere(cache_, settings, commit_, file_)) return path;
-  const bool is_new = SizeOf(blob) < 0;  // a damaged blob may have links, too
+  if (IsThere()) return path;
+  if (cached == Cached::kFile) unlink(path.c_str());  // a link would not take its place
+  const bool is_new = SizeOf(blob) < 0;               // a damaged blob may have links, too
   if (LinkIfThere()) return path;
   for (bool again = false;; again = true) {
     std::vector<std::string> leftovers;
@@ -278,12 +313,6 @@ std::string Fetcher::Fetch() {
 
 std::string FetchFile(HubClient& client, const HubCache& cache, const std::string& commit,
                       const std::string& file) {
-  const bool was_there = cache.Has(commit, file);
-  if (IsThere(cache, client.settings(), commit, file)) return cache.SnapshotPath(commit, file);
-  if (was_there) {
-    PrintNote("note: " + client.model() + ": " + file +
-              " in the cache is damaged and is fetched again");
-  }
   return Fetcher(client, cache, commit, file).Fetch();
 }
 

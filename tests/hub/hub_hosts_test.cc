@@ -217,6 +217,74 @@ TEST_F(HubHostsTest, AProxyThatRefusesIsAskedOnce) {
                 ", which is used\n");
 }
 
+TEST_F(HubHostsTest, AFileWithoutALinkIsComparedWithTheHub) {
+  setenv("HF_HUB_DISABLE_SYMLINKS", "1", 1);
+  const std::string path = Fetch() + "/model.safetensors";
+  const auto check = [&] {
+    hub_.ForgetRequests();
+    cdn_.ForgetRequests();
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, Checking()).folder), weights_);
+    EXPECT_EQ(hub_.Count("HEAD", std::string(kCommit) + "/model.safetensors"), 1);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(check(), "");
+  EXPECT_TRUE(cdn_.requests().empty());
+  const std::string note =
+      "note: owner/name: model.safetensors in the cache is damaged and is fetched again\n";
+  fs::resize_file(path, 60'000);
+  EXPECT_EQ(check(), note);
+  std::string damaged = weights_;
+  damaged[70'000] ^= 1;
+  PublishText(path, damaged);
+  EXPECT_EQ(Weights(Fetch()), damaged);  // other commands trust the cache
+  EXPECT_EQ(check(), note);
+  EXPECT_FALSE(fs::is_symlink(path));
+  EXPECT_EQ(cdn_.requests().size(), 1u);
+  EXPECT_EQ(check(), "");
+  // So does a download by patterns. With links the new file is one.
+  PublishText(path, damaged);
+  unsetenv("HF_HUB_DISABLE_SYMLINKS");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Weights(FetchMatching(kModel, {"*.safetensors"}, Checking()).folder), weights_);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), note);
+  EXPECT_TRUE(fs::is_symlink(path));
+  for (const std::string& line : Tree(Cache())) EXPECT_FALSE(line.ends_with(".incomplete")) << line;
+}
+
+TEST_F(HubHostsTest, AFileThatOnlyTheCacheHasStays) {
+  setenv("HF_HUB_DISABLE_SYMLINKS", "1", 1);
+  const std::string path = Fetch() + "/added_tokens.json";
+  PublishText(path, "{}");
+  testing::internal::CaptureStderr();
+  FetchCheckpoint(kModel, kAllParts, Checking());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(ReadFile(path), "{}");
+}
+
+TEST_F(HubHostsTest, DamageWithoutALinkIsNotUsedInstead) {
+  setenv("HF_HUB_DISABLE_SYMLINKS", "1", 1);
+  const std::string path = Fetch() + "/model.safetensors";
+  fs::resize_file(path, 60'000);
+  SetFolderRights(root_ + "/hub", fs::perms(0555));
+  EXPECT_EQ(RunWithoutRights([&] {
+              ExpectError([&] { FetchCheckpoint(kModel, kAllParts, Checking()); },
+                          ": Permission denied", "choose the cache of models");
+              return HasFailure() ? 1 : 0;
+            }),
+            0);
+  SetFolderRights(root_ + "/hub", fs::perms(0755));
+  cdn_.Fail({.path = "/stored/", .times = -1, .status = 503});
+  EXPECT_NE(ErrorOf(Checking()).message().find("status 503"), std::string::npos);
+  cdn_.ClearFaults();
+  EXPECT_EQ(Weights(FetchCheckpoint(kModel, kAllParts, Checking()).folder), weights_);
+  // Without an answer nothing is known of the file.
+  hub_.Fail({.path = "", .times = -1, .status = 503});
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(FetchCheckpoint(kModel, kAllParts, Checking()).commit, kCommit);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("which is used"), std::string::npos);
+}
+
 TEST_F(HubHostsTest, AListThatIsNotThereIsNoFile) {
   hub_.Fail(
       {.path = "/api/", .times = -1, .status = 404, .headers = {"X-Error-Code: EntryNotFound"}});
