@@ -47,8 +47,10 @@ class Resolver {
   ResolvedCheckpoint FetchMatching(const std::vector<std::string>& patterns);
 
  private:
-  // Asks the Hub which commit the revision is. `known` is what it was before. If the cache has all
-  // parts of that one, asks only once.
+  // Asks the Hub which commit the revision is, up to `attempts` times.
+  std::string AskForCommit(HubClient& client, int attempts);
+  // Does the same. `known` is what it was before. If the cache has all parts of that one, or of an
+  // earlier one, asks only once.
   std::string CommitOf(HubClient& client, const std::optional<std::string>& known,
                        const CheckpointParts& parts);
   // Fetches the parts of the commit that the cache lacks.
@@ -81,27 +83,31 @@ class Resolver {
   HubCache cache_;
 };
 
+std::string Resolver::AskForCommit(HubClient& client, int attempts) {
+  if (IsCommit(settings_.revision)) return settings_.revision;
+  HubFile found = client.FindFile(settings_.revision, kHubConfigFile, attempts);
+  if (!IsCommit(found.commit)) {
+    found.commit = client.List(settings_.revision).commit;
+    if (!IsCommit(found.commit)) {
+      throw NotFound(model_ + ": has no config.json").WithDetail(HubRefused{});
+    }
+  }
+  if (!found.exists) cache_.KeepMissing(found.commit, kHubConfigFile);
+  return found.commit;
+}
+
 std::string Resolver::CommitOf(HubClient& client, const std::optional<std::string>& known,
                                const CheckpointParts& parts) {
-  if (IsCommit(settings_.revision)) return settings_.revision;
-  const auto ask = [&](int attempts) {
-    HubFile found = client.FindFile(settings_.revision, kHubConfigFile, attempts);
-    if (!IsCommit(found.commit)) {
-      found.commit = client.List(settings_.revision).commit;
-      if (!IsCommit(found.commit)) {
-        throw NotFound(model_ + ": has no config.json").WithDetail(HubRefused{});
-      }
+  const bool had_none = !known && cache_.FormerCommits(settings_.revision).empty();
+  if (!had_none) {
+    try {
+      return AskForCommit(client, 1);  // with something in the cache no wait need be long
+    } catch (const Error& e) {
+      if (e.detail<HubOutOfReach>() == nullptr) throw;
+      if ((known && WholeOrNone(*known, parts)) || EarlierCommit(parts)) throw;
     }
-    if (!found.exists) cache_.KeepMissing(found.commit, kHubConfigFile);
-    return found.commit;
-  };
-  if (!known) return ask(HubClient::kAttempts);
-  try {
-    return ask(1);  // with something in the cache there is no reason to wait long
-  } catch (const Error& e) {
-    if (e.detail<HubOutOfReach>() == nullptr || WholeOrNone(*known, parts)) throw;
   }
-  return ask(HubClient::kAttempts);
+  return AskForCommit(client, HubClient::kAttempts);
 }
 
 ResolvedCheckpoint Resolver::Fetch(HubClient& client, const std::string& commit, bool is_known,
@@ -189,7 +195,7 @@ ResolvedCheckpoint Resolver::FetchMatching(const std::vector<std::string>& patte
   const OngoingDownload download(model_);
   HubClient client(settings_, model_);
   const bool is_known = cache_.FindCommit(settings_.revision).has_value();
-  const std::string commit = CommitOf(client, std::nullopt, {});
+  const std::string commit = AskForCommit(client, HubClient::kAttempts);
   if (!is_known) cache_.KeepCommit(settings_.revision, commit);
   HubSnapshot snapshot(cache_, &client, model_, commit, settings_.check_cached);
   snapshot.FetchMatching(patterns);

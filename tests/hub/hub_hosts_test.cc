@@ -285,6 +285,25 @@ TEST_F(HubHostsTest, DamageWithoutALinkIsNotUsedInstead) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("which is used"), std::string::npos);
 }
 
+TEST_F(HubHostsTest, ABusyHubIsAskedOnceIfAnEarlierCommitIsWhole) {
+  Fetch();
+  MoveBranch();
+  Fetch();
+  DeleteFromCache(root_ + "/hub", kModel, kSecond);
+  hub_.Fail({.path = "", .times = -1, .status = 503});
+  hub_.ForgetRequests();
+  EXPECT_EQ(FetchCheckpoint(kModel, kAllParts, Settings()).commit, kCommit);
+  EXPECT_EQ(hub_.requests().size(), 1u);
+  // What must be fetched is worth more attempts.
+  hub_.ForgetRequests();
+  ExpectError([&] { FetchMatching(kModel, {"*"}, Settings()); }, "status 503");
+  EXPECT_EQ(hub_.requests().size(), 6u);
+  fs::remove(Cache() + "/snapshots/" + kCommit + "/model.safetensors");
+  hub_.ForgetRequests();
+  EXPECT_NE(ErrorOf(Settings()).message().find("status 503"), std::string::npos);
+  EXPECT_EQ(hub_.requests().size(), 7u);
+}
+
 TEST_F(HubHostsTest, AListThatIsNotThereIsNoFile) {
   hub_.Fail(
       {.path = "/api/", .times = -1, .status = 404, .headers = {"X-Error-Code: EntryNotFound"}});
