@@ -44,10 +44,9 @@ DownloadOptions ParseDownloadOptions(const std::vector<std::string>& args) {
   FlagTable flags(kDownloadUsage);
   flags.Group("Options");
   flags
-      .Add(
-          "include", &o.include,
-          "fetch all files that match one of these patterns instead, such as '*.json,onnx/*'; NAME "
-          "stands before it; may be given more than once")
+      .Add("include", &o.include,
+           "fetch all files that match one of these patterns instead, such as '*.json,onnx/'; NAME "
+           "stands before it; may be given more than once")
       .ValueName("PATTERNS")
       .AddUp();
   AddHubFlags(flags, &o.hub, "revision");

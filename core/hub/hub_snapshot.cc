@@ -55,6 +55,11 @@ std::set<std::string> ShardsOf(const std::string& index, const std::string& weig
   return shards;
 }
 
+// Returns the pattern that means all files below a folder for a folder's name with a slash.
+std::string AsPattern(const std::string& pattern) {
+  return pattern.ends_with('/') ? pattern + "*" : pattern;
+}
+
 }  // namespace
 
 HubSnapshot::HubSnapshot(const HubCache& cache, HubClient* client, std::string model,
@@ -169,7 +174,7 @@ void HubSnapshot::FetchMatching(const std::vector<std::string>& patterns) {
   bool any = false;
   for (const std::string& file : listing.files) {
     const bool wanted = std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
-      return fnmatch(p.c_str(), file.c_str(), 0) == 0;
+      return fnmatch(AsPattern(p).c_str(), file.c_str(), 0) == 0;
     });
     if (!wanted) continue;
     Fetch(file);

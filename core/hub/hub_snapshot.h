@@ -24,8 +24,8 @@ class HubSnapshot {
   std::string folder() const { return cache_.SnapshotFolder(commit_); }
   // Makes the files of these parts present. Throws NotFound if one is needed and not there.
   void Need(const CheckpointParts& parts);
-  // Fetches all files that match one of the patterns of fnmatch. Throws NotFound if none does, or
-  // if the server gives no list of files. There must be a client.
+  // Fetches all files that match one of the patterns, as lathe::FetchMatching has them. Throws
+  // NotFound if none does, or if the server gives no list of files. There must be a client.
   void FetchMatching(const std::vector<std::string>& patterns);
 
  private:

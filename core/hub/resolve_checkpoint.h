@@ -40,8 +40,8 @@ ResolvedCheckpoint FetchCheckpoint(const std::string& model, const CheckpointPar
                                    const HubSettings& settings);
 
 // Fetches all files of a model whose paths match one of the patterns (with *, ? and [...], as
-// fnmatch has them; * also matches slashes). Throws NotFound if none does, or if the server gives
-// no list of files.
+// fnmatch has them; * also matches slashes; "onnx/" means what is below). Throws NotFound if none
+// does, or if the server gives no list of files.
 ResolvedCheckpoint FetchMatching(const std::string& model, const std::vector<std::string>& patterns,
                                  const HubSettings& settings);
 

@@ -304,6 +304,12 @@ TEST_F(HubHostsTest, ABusyHubIsAskedOnceIfAnEarlierCommitIsWhole) {
   EXPECT_EQ(hub_.requests().size(), 7u);
 }
 
+TEST_F(HubHostsTest, AFoldersNameMeansWhatIsBelow) {
+  EXPECT_EQ(Tree(FetchMatching(kModel, {"onnx/"}, Settings()).folder).size(), 1u);
+  EXPECT_TRUE(Exists(Cache() + "/snapshots/" + kCommit + "/onnx/model.onnx"));
+  ExpectError([&] { FetchMatching(kModel, {"onnx"}, Settings()); }, "no file matches; it has");
+}
+
 TEST_F(HubHostsTest, AListThatIsNotThereIsNoFile) {
   hub_.Fail(
       {.path = "/api/", .times = -1, .status = 404, .headers = {"X-Error-Code: EntryNotFound"}});
