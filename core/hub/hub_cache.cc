@@ -142,6 +142,18 @@ bool HubCache::IsKnownMissing(const std::string& commit, const std::string& file
                     code);
 }
 
+std::vector<std::string> HubCache::Commits() const {
+  std::vector<std::string> commits;
+  std::error_code code;
+  for (fs::directory_iterator at(root_ + "/snapshots", code), end; !code && at != end;
+       at.increment(code)) {
+    const std::string name = at->path().filename().string();
+    if (IsCommit(name)) commits.push_back(name);
+  }
+  std::sort(commits.begin(), commits.end());
+  return commits;
+}
+
 std::vector<std::string> HubCache::Files(const std::string& commit) const {
   const fs::path folder = SnapshotFolder(commit);
   std::vector<std::string> files;

@@ -39,6 +39,8 @@ class HubCache {
   std::vector<std::string> FormerCommits(const std::string& revision) const;
   bool Has(const std::string& commit, const std::string& file) const;
   bool IsKnownMissing(const std::string& commit, const std::string& file) const;
+  // Returns the commits of which there is a snapshot, sorted.
+  std::vector<std::string> Commits() const;
   // Returns the files of a snapshot, sorted.
   std::vector<std::string> Files(const std::string& commit) const;
 

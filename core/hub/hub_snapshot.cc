@@ -29,16 +29,6 @@ constexpr char kColumns[] = "data_columns.json";
 constexpr std::array kWeights = {"model.safetensors", "pytorch_model.bin", "tf_model.h5"};
 constexpr char kIndexEnding[] = ".index.json";
 
-std::string Joined(const std::vector<std::string>& files) {
-  constexpr size_t kShown = 12;
-  std::string text;
-  for (size_t i = 0; i < std::min(files.size(), kShown); ++i) {
-    text += (i > 0 ? ", " : "") + files[i];
-  }
-  if (files.size() > kShown) text += ", ...";
-  return text.empty() ? "nothing" : text;
-}
-
 // Returns the shards that the index of this kind of weights names. An index that can't be read
 // makes its commit incomplete, unless only the cache's copy is damaged.
 std::set<std::string> ShardsOf(const std::string& index, const std::string& weights) {
@@ -62,6 +52,16 @@ std::string AsPattern(const std::string& pattern) {
 
 }  // namespace
 
+std::string JoinedFiles(const std::vector<std::string>& files) {
+  constexpr size_t kShown = 12;
+  std::string text;
+  for (size_t i = 0; i < std::min(files.size(), kShown); ++i) {
+    text += (i > 0 ? ", " : "") + files[i];
+  }
+  if (files.size() > kShown) text += ", ...";
+  return text.empty() ? "nothing" : text;
+}
+
 HubSnapshot::HubSnapshot(const HubCache& cache, HubClient* client, std::string model,
                          std::string commit, bool check_cached)
     : cache_(cache),
@@ -81,8 +81,8 @@ std::string HubSnapshot::NoList() {
 }
 
 std::string HubSnapshot::Contents() {
-  if (client_ == nullptr) return "; it has " + Joined(cache_.Files(commit_));
-  return Listing().is_given ? "; it has " + Joined(Listing().files) : ", and " + NoList();
+  if (client_ == nullptr) return "; it has " + JoinedFiles(cache_.Files(commit_));
+  return Listing().is_given ? "; it has " + JoinedFiles(Listing().files) : ", and " + NoList();
 }
 
 bool HubSnapshot::Exists(const std::string& file) {
@@ -181,7 +181,7 @@ void HubSnapshot::FetchMatching(const std::vector<std::string>& patterns) {
     any = true;
   }
   if (!any) {
-    throw NotFound(model_ + ": no file matches; it has " + Joined(listing.files),
+    throw NotFound(model_ + ": no file matches; it has " + JoinedFiles(listing.files),
                    "correct " + OptionName("include"));
   }
 }

@@ -13,6 +13,9 @@ namespace lathe {
 
 inline constexpr char kHubConfigFile[] = "config.json";
 
+// Returns the first of the files for a message, as "a, b, ..."; "nothing" if there is none.
+std::string JoinedFiles(const std::vector<std::string>& files);
+
 // Files that the cache lacks are fetched, unless only the cache may be used.
 class HubSnapshot {
  public:

@@ -72,6 +72,8 @@ class Resolver {
   // earlier commit and says so on standard error. Throws NotFound if there is neither.
   ResolvedCheckpoint FromCache(const std::optional<std::string>& known,
                                const CheckpointParts& parts);
+  // Returns the end of a sentence that names what the cache has of the model; "" if nothing.
+  std::string OtherCommits() const;
   // Returns what the cache has whole if the error means that more can't be fetched or can't be
   // written, and says so on standard error.
   std::optional<ResolvedCheckpoint> InsteadOfHub(const Error& e,
@@ -161,9 +163,21 @@ ResolvedCheckpoint Resolver::FromCache(const std::optional<std::string>& known,
   const bool has_none =
       settings_.revision == "main" && !std::filesystem::exists(cache_.root() + "/snapshots");
   throw NotFound(model_ + ": no such folder, and no model of this name" +
-                     (has_none ? "" : " and revision") + " is in the cache " + settings_.cache_dir,
+                     (has_none ? "" : " and revision") + " is in the cache " + settings_.cache_dir +
+                     OtherCommits(),
                  "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE allow no download; unset them, or give "
                  "a folder's path");
+}
+
+std::string Resolver::OtherCommits() const {
+  constexpr size_t kShown = 3;
+  const std::vector<std::string> commits = cache_.Commits();
+  std::string text;
+  for (size_t i = 0; i < std::min(commits.size(), kShown); ++i) {
+    text += (i == 0 ? "; of this name it has commit " : ", and commit ") + commits[i] + " with " +
+            JoinedFiles(cache_.Files(commits[i]));
+  }
+  return text + (commits.size() > kShown ? ", and others" : "");
 }
 
 std::optional<ResolvedCheckpoint> Resolver::InsteadOfHub(const Error& e,

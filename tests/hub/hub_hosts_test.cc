@@ -318,5 +318,20 @@ TEST_F(HubHostsTest, AListThatIsNotThereIsNoFile) {
       "owner/name at " + hub_.url() + ": gives no list of files in revision \"" + kCommit + "\"");
 }
 
+TEST_F(HubHostsTest, OfflineNamesTheCommitsThatAreThere) {
+  Fetch({.config = true});
+  MoveBranch();
+  Fetch();
+  DeleteFromCache(root_ + "/hub", kModel, kSecond);
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  EXPECT_EQ(ErrorOf(Settings()).message(),
+            "owner/name: no such folder, and no model of this name and revision is in the cache " +
+                root_ + "/hub; of this name it has commit " + kCommit + " with config.json");
+  fs::remove_all(Cache());
+  EXPECT_EQ(
+      ErrorOf(Settings()).message(),
+      "owner/name: no such folder, and no model of this name is in the cache " + root_ + "/hub");
+}
+
 }  // namespace
 }  // namespace lathe
