@@ -81,6 +81,10 @@ Trainer::Trainer(const TrainingArguments& arguments, Accelerator& accelerator, T
     state_.save_steps = StepsOf(arguments_.save_steps, state_.max_steps);
   state_.train_batch_size = arguments_.per_device_train_batch_size;
   state_.is_world_process_zero = accelerator_.is_main_process();
+  if (!inputs_.hub_commits.empty()) {
+    state_.stateful_callbacks[kHubCommits] = {{"args", nlohmann::json::object()},
+                                              {"attributes", inputs_.hub_commits}};
+  }
   scheduler_ = MakeScheduler(arguments_, optimizer_, state_.max_steps);
   model_.SetGradientCheckpointing(arguments_.gradient_checkpointing);
   if (!arguments_.freeze_layers.empty()) encodings_.emplace();

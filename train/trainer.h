@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -58,6 +59,10 @@ struct TrainerInputs {
   OutputDir* out = nullptr;
   // The option max_seq_length that the data were cut with (0 for auto), if a resume is to name it.
   std::optional<int64_t> max_seq_length = {};
+  // The commits of the models from a Hub that this training begins with, by their names.
+  // trainer_state.json keeps them. If such a model has changed when a training goes on, the hint
+  // names its earlier commit.
+  std::map<std::string, std::string> hub_commits = {};
 };
 
 // Returns the options of an Accelerator for these arguments.

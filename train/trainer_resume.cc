@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/hub/hub_names.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/train/checkpoint/checkpoint_files.h"
 #include "lathe/train/checkpoint/job_mark.h"
@@ -49,6 +50,22 @@ std::string PlaceOfBest(const std::string& stored, const FoundCheckpoint& resume
     if (fs::exists(place, code) && MayHoldModel(place, sha256)) return place.string();
   }
   return fs::exists(stored, code) ? "" : stored;
+}
+
+// Returns the commits of models from a Hub that the checkpoint's training began with. Older ones
+// note none.
+HubCommits HubCommitsOf(const std::string& checkpoint) try {
+  HubCommits commits = ReadTrainerState(checkpoint + "/" + kStateFile)
+                           .at("stateful_callbacks")
+                           .at(kHubCommits)
+                           .at("attributes")
+                           .get<HubCommits>();
+  std::erase_if(commits, [](const auto& entry) {
+    return !IsModelName(entry.first) || !IsCommit(entry.second);
+  });
+  return commits;
+} catch (const std::exception&) {
+  return {};
 }
 
 }  // namespace
@@ -116,7 +133,8 @@ std::optional<FoundCheckpoint> Trainer::FindCheckpoint() {
     if (!arguments_.resume_anyway) {
       throw InvalidArgument(found->path + ": " + difference,
                             HintAboutDifference(setting, found->manifest.settings,
-                                                ReadBatchProcesses(accelerator_.num_processes())));
+                                                ReadBatchProcesses(accelerator_.num_processes()),
+                                                {HubCommitsOf(found->path), inputs_.hub_commits}));
     }
     notes_.push_back("resumed anyway: " + difference);
   }

@@ -210,5 +210,34 @@ TEST(ResumeChangesTest, TheHintKeepsTheBatchOfAllProcesses) {
             "go on with the data and options of the checkpoint, or set resume_anyway");
 }
 
+TEST(ResumeChangesTest, TheHintNamesTheEarlierCommitsOfMovedModels) {
+  const std::string ones(40, '1'), twos(40, '2');
+  const std::string usual =
+      "go on with the data and options of the checkpoint, or set resume_anyway";
+  const std::string one_model = "owner/a has moved since: set model_revision " + ones + "; else ";
+  const auto hint = [](const std::string& setting, const HubCommits& then, const HubCommits& now) {
+    return HintAboutDifference(setting, {}, 1, {then, now});
+  };
+  const HubCommits then = {{"owner/a", ones}}, now = {{"owner/a", twos}};
+  for (const char* setting : {"the model's config hidden_size", "the tokenizer's vocab.txt",
+                              "the digest of training token ids"})
+    EXPECT_EQ(hint(setting, then, now), one_model + usual) << setting;
+  // Nobody's files but the user's decide on these.
+  for (const char* setting :
+       {"seed", "the training dataset of size", "the digest of training labels",
+        "the model's config lathe_thresholds"})
+    EXPECT_EQ(hint(setting, then, now), usual) << setting;
+  const std::string tokenizer = "the tokenizer's vocab.txt";
+  EXPECT_EQ(hint(tokenizer, then, then), usual);
+  EXPECT_EQ(hint(tokenizer, then, {}), usual);
+  EXPECT_EQ(hint(tokenizer, then, {{"owner/b", twos}}), usual);
+  EXPECT_EQ(hint(tokenizer, {}, now), usual);
+  // One option holds for all models, so a folder takes the place of the moved one.
+  EXPECT_EQ(hint(tokenizer, {{"owner/a", ones}, {"owner/b", ones}},
+                 {{"owner/a", twos}, {"owner/b", ones}}),
+            "owner/a has moved since: name the folder that `lathe download owner/a --revision " +
+                ones + "` prints in its place; else " + usual);
+}
+
 }  // namespace
 }  // namespace lathe

@@ -70,6 +70,9 @@ struct TrainerState {
 // The name in stateful_callbacks of what the Trainer itself needs.
 inline constexpr char kOwnState[] = "Lathe";
 
+// The name there of the commits of models from a Hub (TrainerInputs::hub_commits).
+inline constexpr char kHubCommits[] = "HubCommits";
+
 // Returns the JSON object in a trainer_state.json. Throws DataLoss if there is none.
 nlohmann::json ReadTrainerState(const std::string& file);
 // Returns what the Trainer has put under kOwnState. Throws DataLoss, naming the file, if it is not

@@ -191,7 +191,8 @@ void FinetuneRun::MakeTrainer() {
                                  .tokenizer = task_.tokenizer,
                                  .load_tokenizer = [this] { return LoadTokenizer(task_.options); },
                                  .out = out_ ? &*out_ : nullptr,
-                                 .max_seq_length = options_.max_seq_length},
+                                 .max_seq_length = options_.max_seq_length,
+                                 .hub_commits = task_.hub_commits},
                    MakeCallbacks());
 }
 

@@ -33,6 +33,8 @@ ReportCallback::Options ReportPageOptions(const FinetuneArguments& options, cons
       {"version of Lathe", std::string(kVersion)}};
   if (task.validation.dataset != nullptr)
     report.facts.insert(report.facts.begin() + 3, {"validation data", task.validation.path});
+  for (const auto& [model, commit] : task.hub_commits)
+    report.facts.insert(report.facts.begin() + 1, {"commit of " + model, commit});
   for (int64_t i = 0; i < train.size(); ++i) {
     const auto length = static_cast<size_t>(train.length(i));
     if (report.lengths.size() <= length) report.lengths.resize(length + 1);

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -167,6 +168,55 @@ TEST_F(HubCliTest, TheCommandToGoOnNamesOneCheckpoint) {
         << run.out;
   }
   EXPECT_EQ(Read("out/report.html").find("--resume"), std::string::npos);
+}
+
+TEST_F(HubCliTest, AResumeNamesTheCommitOfAModelThatHasMoved) {
+  const std::string old_commit(40, '1'), new_commit(40, '2');
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  AddFolder("owner/trained", "out");
+  const auto train = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"--model_name_or_path", "owner/trained",
+                                      "--config_name",        "owner/trained",
+                                      "--output_dir",         Path("a"),
+                                      "--max_steps",          "2",
+                                      "--save_steps",         "1",
+                                      "--disable_tqdm"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Train(words);
+  };
+  const RunResult first = train({});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  for (const char* file : {"a/trainer_state.json", "a/checkpoint-1/trainer_state.json"})
+    EXPECT_NE(Read(file).find("\"owner/trained\": \"" + old_commit + "\""), std::string::npos)
+        << file;
+  const std::string report = Read("a/report.html");
+  EXPECT_NE(report.find("commit of owner/trained"), std::string::npos);
+  EXPECT_NE(report.find(old_commit), std::string::npos);
+  const std::string weights = Read("a/model.safetensors");
+
+  // The branch moves to a commit with another configuration.
+  nlohmann::json config = nlohmann::json::parse(Read("out/config.json"));
+  config["hidden_dropout_prob"] = 0.25;
+  HubServerModel moved;
+  for (const char* file : {"config.json", "vocab.txt", "tokenizer_config.json",
+                           "special_tokens_map.json", "model.safetensors"}) {
+    if (std::filesystem::exists(Path(std::string("out/") + file)))
+      moved.files[file] = {Read(std::string("out/") + file)};
+  }
+  moved.files["config.json"] = {config.dump()};
+  moved.revisions = {{"main", new_commit}, {"old", old_commit}};
+  hub_.Add("owner/trained", std::move(moved));
+  const std::vector<std::string> resume = {"--resume_from_checkpoint", Path("a/checkpoint-1")};
+  const RunResult refused = train(resume);
+  ExpectError(refused, "hidden_dropout_prob was 0.1 and is 0.25", 2);
+  EXPECT_NE(refused.err.find("owner/trained has moved since: set --model_revision " + old_commit),
+            std::string::npos)
+      << refused.err;
+  const RunResult resumed = train({resume[0], resume[1], "--model_revision", old_commit});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(Read("a/model.safetensors"), weights);
+  // A training from a folder notes no commit.
+  EXPECT_EQ(Read("out/trainer_state.json").find("HubCommits"), std::string::npos);
 }
 
 void ExpectNoSecretIn(const std::string& folder) {

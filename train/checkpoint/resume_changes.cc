@@ -16,12 +16,34 @@ double NumberIn(const NamedSettings& settings, const std::string& name, double o
   return value.is_number() ? value.get<double>() : otherwise;
 }
 
+namespace {
+
+// Returns the beginning of a hint that leads back to the files of moved models; "" if none has
+// moved.
+std::string EarlierCommits(const HubCommitsThenAndNow& commits) {
+  std::string text;
+  for (const auto& [name, commit] : commits.then) {
+    const auto now = commits.now.find(name);
+    if (now == commits.now.end() || now->second == commit) continue;
+    // The option holds for all models.
+    text += name + " has moved since: " +
+            (commits.now.size() == 1 ? "set " + OptionName("model_revision") + " " + commit
+                                     : "name the folder that `lathe download " + name +
+                                           " --revision " + commit + "` prints in its place") +
+            "; ";
+  }
+  return text.empty() ? text : text + "else ";
+}
+
+}  // namespace
+
 std::string HintAboutDifference(const std::string& setting, const NamedSettings& then,
-                                int num_processes) {
+                                int num_processes, const HubCommitsThenAndNow& commits) {
   const std::string anyway = ", or set " + OptionName("resume_anyway");
   const double batch = NumberIn(then, kBatchOfAll, 0);
   if (setting != kBatchOfAll || !(batch >= 1) || batch > 1e9)
-    return "go on with the data and options of the checkpoint" + anyway;
+    return (MayFollowFromModelFiles(setting) ? EarlierCommits(commits) : "") +
+           "go on with the data and options of the checkpoint" + anyway;
   const auto whole = static_cast<int64_t>(batch);
   if (whole % num_processes != 0) {
     return "go on with a number of processes that divides " + std::to_string(whole) + anyway;

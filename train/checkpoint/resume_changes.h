@@ -1,6 +1,7 @@
 // What a resume does about data and options that have changed since the checkpoint was saved.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
@@ -15,10 +16,18 @@ namespace lathe {
 // Returns the number that a setting of SettingsThatMatter has, or `otherwise` if it isn't there.
 double NumberIn(const NamedSettings& settings, const std::string& name, double otherwise);
 
+// The commits of models from a Hub, by their names.
+using HubCommits = std::map<std::string, std::string>;
+// Those that a checkpoint's training began with, and those that one begins with now.
+struct HubCommitsThenAndNow {
+  HubCommits then = {}, now = {};
+};
+
 // Returns a hint about the setting that differs. If that is the batch of all processes together,
-// the hint names the batch size with which each of `num_processes` keeps it.
+// the hint names the batch size with which each of `num_processes` keeps it. If it may follow from
+// the files of a model from a Hub that has another commit now, the hint names the earlier commit.
 std::string HintAboutDifference(const std::string& setting, const NamedSettings& then,
-                                int num_processes);
+                                int num_processes, const HubCommitsThenAndNow& commits = {});
 
 // A place in the data that lies between two batches of a loader.
 struct FittedPlace {

@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kTokenizer[] = "the tokenizer's ";
+constexpr char kTokenizer[] = "the tokenizer's ", kModel[] = "the model's ";
 constexpr char kMaxLength[] = "max_seq_length";
 constexpr char kTraining[] = "training", kValidation[] = "validation";
 constexpr char kEvalDelay[] = "eval_delay", kEvalStrategy[] = "eval_strategy",
@@ -59,7 +59,7 @@ bool DependsOnMaxSteps(const std::string& schedule) {
 }
 
 // The name of a model's setting that is this key of its configuration.
-std::string ConfigSetting(const char* key) { return std::string("the model's config ") + key; }
+std::string ConfigSetting(const char* key) { return std::string(kModel) + "config " + key; }
 
 bool IsOfDecision(const std::string& name) {
   return std::ranges::any_of(kDecisionKeys,
@@ -191,7 +191,7 @@ NamedSettings SettingsThatMatter(const TrainingArguments& a, const TokenizedData
       settings.emplace_back(kTokenizer + name, "sha256 " + Sha256(contents));
   }
   for (const auto& [model_name, value] : model.Settings()) {
-    const std::string name = "the model's " + model_name;
+    const std::string name = kModel + model_name;
     // The first batch decides on it, if nothing does before. It follows from the data.
     if (name != ConfigSetting("problem_type") && !IsOfDecision(name))
       settings.emplace_back(name, value);
@@ -308,6 +308,12 @@ std::vector<SettingDifference> Differences(const NamedSettings& then, const Name
 std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now) {
   const std::vector<SettingDifference> all = Differences(then, now);
   return all.empty() ? std::nullopt : std::optional(all.front().text);
+}
+
+bool MayFollowFromModelFiles(const std::string& setting) {
+  if (IsOfDecision(setting)) return false;
+  return setting.starts_with(kTokenizer) || setting.starts_with(kModel) ||
+         FollowsFromLengths(setting);
 }
 
 ComputeSetup ComputeSetupIn(const CheckpointManifest& manifest) {

@@ -54,6 +54,10 @@ std::vector<SettingDifference> Differences(const NamedSettings& then, const Name
 // Returns the text of the first of them; nullopt if there is none.
 std::optional<std::string> FirstDifference(const NamedSettings& then, const NamedSettings& now);
 
+// Returns true for a setting that may differ because the files of the model that the training began
+// with differ: a part of its configuration or of its tokenizer, or token ids.
+bool MayFollowFromModelFiles(const std::string& setting);
+
 // What may change although it changes bits.
 struct ComputeSetup {
   int num_processes = 1;

@@ -46,8 +46,8 @@ void CheckFolder(const std::string& name, const char* option) {
 
 }  // namespace
 
-FinetuneArguments WithLocalFolders(const FinetuneArguments& options, Accelerator& accelerator) {
-  FinetuneArguments local = options;
+LocalModels WithLocalFolders(const FinetuneArguments& options, Accelerator& accelerator) {
+  LocalModels local{.options = options, .hub_commits = {}};
   for (const NamedModel& named : NamedModels(options))
     CheckFolder(options.*named.name, named.option);
   HubOptions hub = {
@@ -65,7 +65,8 @@ FinetuneArguments WithLocalFolders(const FinetuneArguments& options, Accelerator
       if (!commit.empty()) own.revision = commit;
     }
     const ResolvedCheckpoint resolved = ResolveCheckpoint(name, named.parts, own);
-    local.*named.name = resolved.folder;
+    local.options.*named.name = resolved.folder;
+    if (!resolved.commit.empty()) local.hub_commits[name] = resolved.commit;
     if (accelerator.is_main_process() && accelerator.use_distributed()) {
       accelerator.group().PostMessage(key, resolved.commit);
     }

@@ -187,7 +187,8 @@ bool LoadSharedTask(const std::string& path, const PretrainedConfig& config,
 
 Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator, const OpenColumns& open) {
   Check(!named.do_train || !open.any(), "load_task", "a training takes no columns of another one");
-  const FinetuneArguments options = WithLocalFolders(named, accelerator);
+  const LocalModels local = WithLocalFolders(named, accelerator);
+  const FinetuneArguments& options = local.options;
   const PretrainedConfig config = LoadConfig(options);
   try {
     const int main = accelerator.local_main_process_index();
@@ -209,6 +210,7 @@ Task LoadTask(const FinetuneArguments& named, Accelerator& accelerator, const Op
     // Waits without a timeout, because a machine may have more to read, or a slower disk.
     accelerator.WaitWithoutTimeout();
     task.options = options;
+    task.hub_commits = local.hub_commits;
     return task;
   } catch (const UsageError&) {
     throw;

@@ -26,6 +26,7 @@ struct TaskData {
 
 struct Task {
   FinetuneArguments options;  // as given, but with folders in place of the names of models
+  std::map<std::string, std::string> hub_commits;  // of the models from a Hub, by their names
   TextColumns text_columns;
   TrainedColumns columns;  // text_columns and the label, as later commands need them
   LabelSet labels = LabelSet::Regression();
