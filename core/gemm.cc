@@ -47,8 +47,11 @@ void OnlyBias(int64_t rows, int64_t N, M beta, C* c, int64_t ldc, const M* bias)
 
 std::vector<float> ToFloat(const BFloat16* x, int64_t rows, int64_t columns, int64_t ld) {
   std::vector<float> out(static_cast<size_t>(rows * columns));
-  for (int64_t r = 0; r < rows; ++r) {
-    cpu::Kernels<cpu::ConvertKernels>().to_f32(out.data() + r * columns, x + r * ld, columns);
+  const auto to_f32 = cpu::Kernels<cpu::ConvertKernels>().to_f32;
+  if (ld == columns) {
+    to_f32(out.data(), x, rows * columns);
+  } else {
+    for (int64_t r = 0; r < rows; ++r) to_f32(out.data() + r * columns, x + r * ld, columns);
   }
   return out;
 }

@@ -35,7 +35,7 @@ class StepLedger {
   double initial_rate(int group) const;
   double rate(int group);                // may wait
   double used_rate(int group);           // the rate of the last step; may wait
-  void SetRate(int group, double rate);  // throws for NaN; may wait
+  void SetRate(int group, double rate);  // throws unless finite and at least 0; may wait
   int64_t step_count();                  // the number of steps that were taken; may wait
   bool step_was_skipped();               // true if the last step was skipped; may wait
   // Goes on from another ledger's numbers; rates have one element for each group. May wait.

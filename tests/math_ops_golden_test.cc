@@ -186,9 +186,9 @@ Tensors Call(const std::string& name, const Tensors& x, const Json& options) {
 
 // Ops that round once in bfloat16, PyTorch's and ours. Then results are the same or neighbours.
 const std::set<std::string> kRoundOnce = {
-    "clamp",      "abs", "neg", "maximum", "minimum", "div_scalar", "scale",  "add_scalar",
-    "pow_scalar", "pow", "add", "sub",     "mul",     "div",        "exp",    "tanh",
-    "sigmoid",    "erf", "log", "sqrt",    "relu",    "softmax",    "sum_all"};
+    "clamp",      "abs", "neg", "maximum", "minimum", "div_scalar", "scale",   "add_scalar",
+    "pow_scalar", "pow", "add", "sub",     "mul",     "div",        "exp",     "tanh",
+    "sigmoid",    "erf", "log", "sqrt",    "relu",    "softmax",    "sum_all", "mean_all"};
 
 void ExpectNeighbours(const Tensor& actual, const std::vector<double>& expected) {
   const std::vector<double> values = actual.To(Device{}).To(DType::kF64).ToVector<double>();

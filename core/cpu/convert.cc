@@ -12,7 +12,13 @@ constexpr int64_t kParallelSize = 32768;
 
 template <typename To, typename From>
 void Convert(To* to, const From* from, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (parallel : n > kParallelSize)
+  if (n <=
+      kParallelSize) {  // a parallel region takes longer than a short array, with one thread too
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) Store(to[i], Load(from[i]));
+    return;
+  }
+#pragma omp parallel for simd schedule(static)
   for (int64_t i = 0; i < n; ++i) Store(to[i], Load(from[i]));
 }
 

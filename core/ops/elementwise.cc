@@ -42,9 +42,12 @@ cpu::ZipOperand<float> Widened(const cpu::ZipOperand<BFloat16>& x, int64_t rows,
                                float* wide) {
   const int64_t columns = x.stride == 0 ? 1 : n;
   const int64_t own_rows = x.row_stride == 0 ? 1 : rows;
-  for (int64_t r = 0; r < own_rows; ++r) {
-    cpu::Kernels<cpu::ConvertKernels>().to_f32(wide + r * columns, x.data + r * x.row_stride,
-                                               columns);
+  const auto to_f32 = cpu::Kernels<cpu::ConvertKernels>().to_f32;
+  if (x.row_stride == columns) {  // the rows adjoin
+    to_f32(wide, x.data, own_rows * columns);
+  } else {
+    for (int64_t r = 0; r < own_rows; ++r)
+      to_f32(wide + r * columns, x.data + r * x.row_stride, columns);
   }
   return {wide, x.row_stride == 0 ? 0 : columns, x.stride};
 }

@@ -75,8 +75,9 @@ void CheckDevices(const char* op, const Tensor& a, const Tensor& b) {
 }
 
 void CheckPair(const char* op, const Tensor& a, const Tensor& b) {
-  Check(a.shape() == b.shape() && a.dtype() == b.dtype(), op, "expected target of shape ",
-        a.shape(), " ", ToString(a.dtype()), " but got ", b.shape(), " ", ToString(b.dtype()));
+  Check(a.shape() == b.shape() && MathDType(a.dtype()) == MathDType(b.dtype()), op,
+        "expected target of shape ", a.shape(), " ", ToString(a.dtype()), " but got ", b.shape(),
+        " ", ToString(b.dtype()));
   CheckDevices(op, a, b);
 }
 

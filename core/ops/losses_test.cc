@@ -267,6 +267,19 @@ TEST(Losses, DenominatorOfALargerWindow) {
   EXPECT_NEAR(whole, parts, 1e-12);
 }
 
+TEST(Losses, NarrowNumbersTakeTargetsInFloat32) {
+  const Tensor x = Tensor::FromVector<float>({0.5, -1.25, 2, 0}, {2, 2});
+  const Tensor target = Tensor::FromVector<float>({0.1f, 0.9f, 0.3f, 0.7f}, {2, 2});
+  for (const auto loss : {+[](const Tensor&a, const Tensor&b) { return MseLoss(a, b); },
+                          +[](const Tensor&a, const Tensor&b) { return BceWithLogitsLoss(a, b); },
+                          +[](const Tensor&a, const Tensor&b) { return SoftCrossEntropy(a, b); }}) {
+    const Tensor narrow = loss(x.To(DType::kBF16), target);  // x is exact in bfloat16
+    EXPECT_EQ(narrow.dtype(), DType::kF32);
+    EXPECT_EQ(narrow.Item(), loss(x, target).Item());
+    EXPECT_THROW(loss(x.To(DType::kBF16), target.To(DType::kF64)), Error);
+  }
+}
+
 TEST(Losses, Mse) {
   const std::vector<std::vector<Shape>> shapes = {
       {{5}, {5}}, {{2, 3}, {2, 3}}, {{0}, {0}}, {{150, 130}, {150, 130}}};

@@ -11,6 +11,7 @@
 #include "lathe/core/cpu/rows/rows.h"
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/reduce_kernels.h"
+#include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/dispatch.h"
 #include "lathe/core/ops/elementwise.h"
 
@@ -169,6 +170,7 @@ Tensor Sum(const Tensor& x) { return RecordedSum(x, "sum"); }
 
 // y = sum_i x_i / n
 Tensor Mean(const Tensor& x) {
+  if (MathDType(x.dtype()) != x.dtype()) return Cast(Mean(Widen(x)), x.dtype());  // rounds once
   return Scale(RecordedSum(x, "mean"), 1.0 / static_cast<double>(x.numel()));
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lathe/core/autograd.h"
 #include "lathe/core/broadcast.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/ops/elementwise.h"
@@ -36,6 +37,18 @@ TEST(Reduce, Sums) {
            .op = [](const Tensors& x) { return MeanLast(x[0]); },
            .shapes = kShapes,
            .activations = {0}});
+}
+
+TEST(Reduce, AMeanOfNarrowNumbersIsRoundedOnce) {
+  for (const int64_t n : {1000, 100001}) {
+    Tensor x = Tensor::Full({n}, 1.5, DType::kBF16).SetRequiresGrad(true);
+    const Tensor mean = Mean(x);
+    EXPECT_EQ(mean.dtype(), DType::kBF16);
+    EXPECT_EQ(mean.Item(), 1.5);
+    Backward(mean);
+    EXPECT_EQ(x.grad().Slice(0, 1).Item(),
+              Tensor::Full({1}, 1.0 / static_cast<double>(n)).To(DType::kBF16).Item());
+  }
 }
 
 TEST(Reduce, Softmax) {

@@ -131,7 +131,7 @@ Tensor PairsOnHost(const char* op, const Tensor& a_in, const Tensor& b_in,
 }
 
 void CheckPairs(const char* op, const Tensor& a, const Tensor& b, const WeightedBceOptions& o) {
-  Check(a.ndim() >= 1 && a.shape() == b.shape() && a.dtype() == b.dtype(), op,
+  Check(a.ndim() >= 1 && a.shape() == b.shape() && MathDType(a.dtype()) == MathDType(b.dtype()), op,
         "expected targets of shape ", a.shape(), " ", ToString(a.dtype()), " but got ", b.shape(),
         " ", ToString(b.dtype()));
   CheckNumbers(op, a);
