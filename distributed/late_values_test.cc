@@ -116,6 +116,7 @@ TEST(LateValues, OfALostRankEndTheWaitForThem) {
       }
     }
     EXPECT_TRUE(optimizer.step_is_half_done());
+    EXPECT_TRUE(optimizer.lacks_values_of_others());
     optimizer.arena().values().impl()->storage->Unshare();
     model.Loss(1);  // of what is there
     EXPECT_TRUE(optimizer.step_is_half_done());

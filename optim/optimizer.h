@@ -83,6 +83,9 @@ class Optimizer {
   // ranks have not all come yet. Then some parameters, or parts of them, may have changed while
   // others have not.
   bool step_is_half_done() const { return sharded_update_.is_half_done(); }
+  // Returns true if that is so because values of other ranks have not come, after Step has
+  // returned: then some parameters are still those of the step before.
+  bool lacks_values_of_others() const { return sharded_update_.lacks_values(); }
 
   int num_groups() const { return ledger_.num_groups(); }
   // Functions of a group throw if there is no such group; SetLr throws for a rate

@@ -41,8 +41,10 @@ class ShardedUpdate {
   void End() { is_half_done_ = false; }
   // Returns true from Begin until all values are there, if the update is sharded: it stays true
   // after an error.
-  bool is_half_done() const {
-    return is_half_done_ || (arrivals_ != nullptr && !arrivals_->complete());
+  bool is_half_done() const { return is_half_done_ || lacks_values(); }
+  // Returns true if the update has ended, and values of other ranks have not come yet.
+  bool lacks_values() const {
+    return !is_half_done_ && arrivals_ != nullptr && !arrivals_->complete();
   }
 
  private:

@@ -28,7 +28,7 @@ void Trainer::CheckCallbacks() {
 }
 
 void Trainer::CheckCallbackStates() const {
-  std::set<std::string> names = {kOwnState, kHubCommits};
+  std::set<std::string> names = {kOwnState, kHubCommits, kMixedSteps};
   for (const auto& callback : callbacks_) {
     const std::string name = callback->StateName();
     Check(name.empty() || names.insert(name).second, "trainer",

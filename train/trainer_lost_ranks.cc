@@ -87,7 +87,8 @@ bool HoldsModelOf(int64_t step, const OutputDir& out) {
   if (!IsWrittenSinceStart(file)) return false;
   try {
     const nlohmann::json state = ReadTrainerState(file);
-    return state.contains("global_step") && WholeNumber(state["global_step"]) == step;
+    return state.contains("global_step") && WholeNumber(state["global_step"]) == step &&
+           !state.value("stateful_callbacks", nlohmann::json::object()).contains(kMixedSteps);
   } catch (const Error&) {
     return false;
   }
@@ -162,8 +163,12 @@ std::optional<std::string> Trainer::GoBackIfNeeded(const Error& lost) {
   if (!are_finite && out_ == nullptr) throw lost;
   // Only the main process has a snapshot. It is worth nothing if it is from before the first step.
   const int64_t snapshot_step = HasGoodValues() ? good_step_ - 1 : 0;
-  if (are_finite && snapshot_step == 0)
-    return ", perhaps with some parameters of the step after it,";
+  if (are_finite && snapshot_step == 0) {
+    state_.stateful_callbacks[kMixedSteps] = {{"args", nlohmann::json::object()},
+                                              {"attributes", nlohmann::json::object()}};
+    return std::string(", perhaps with some parameters of the step ") +
+           (optimizer_.lacks_values_of_others() ? "before" : "after") + " it,";
+  }
   int64_t step = snapshot_step;
   if (const auto checkpoint = NewestOwnCheckpoint();
       checkpoint && checkpoint->manifest.step > snapshot_step) {

@@ -73,6 +73,10 @@ inline constexpr char kOwnState[] = "Lathe";
 // The name there of the commits of models from a Hub (TrainerInputs::hub_commits).
 inline constexpr char kHubCommits[] = "HubCommits";
 
+// This name is there if the model beside it may have parameters of two steps, because a rank was
+// lost in the midst of one.
+inline constexpr char kMixedSteps[] = "MixedSteps";
+
 // Returns the JSON object in a trainer_state.json. Throws DataLoss if there is none.
 nlohmann::json ReadTrainerState(const std::string& file);
 // Returns what the Trainer has put under kOwnState. Throws DataLoss, naming the file, if it is not

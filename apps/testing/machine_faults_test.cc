@@ -235,11 +235,20 @@ TEST_P(MachineFaults, AMachineThatIsCutOff) {
   for (int round = 0; round < FaultRounds(); ++round) {
     Shell("ip -n " + NameOf(num_machines_ - 1) + " link set card up");
     setenv("LATHE_HEARTBEAT_TIMEOUT", std::to_string(kTimeout).c_str(), 1);
+    double noticed = 0;  // seconds
     const Outcome outcome = InTraining(
         "the last one cut off",
-        [&] { EXPECT_EQ(Shell("ip -n " + NameOf(num_machines_ - 1) + " link set card down"), 0); },
+        [&] {
+          EXPECT_EQ(Shell("ip -n " + NameOf(num_machines_ - 1) + " link set card down"), 0);
+          const TestClock::time_point start = TestClock::now();
+          const auto is_told = [&] { return ErrorsOfAll().find("error: ") != std::string::npos; };
+          EXPECT_TRUE(WaitUntil(is_told, 60));
+          noticed = SecondsSince(start);
+        },
         {"--ddp_timeout", "600"});
     unsetenv("LATHE_HEARTBEAT_TIMEOUT");
+    std::cout << num_machines_ << " machines: noticed after " << noticed << " s\n";
+    EXPECT_LT(noticed, kTimeout + kAtOnce);
     ExpectCodes(outcome, 75, {}, 0);
     EXPECT_LT(outcome.seconds, 2 * kTimeout + 2 * kAtOnce);
     // Both sides miss the other one. The main process's side saves last or first; both may.

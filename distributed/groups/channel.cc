@@ -2,7 +2,6 @@
 
 #include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
-#include <gloo/common/error.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
@@ -12,18 +11,9 @@
 namespace lathe {
 namespace {
 
-using Milliseconds = std::chrono::milliseconds;
-
 constexpr uint64_t kSlot = uint64_t{0x7f} << 56;  // Gloo's own slots are below
 
 }  // namespace
-
-Milliseconds CallDeadline::TimeLeft() const {
-  const auto left =
-      std::chrono::duration_cast<Milliseconds>(end_ - std::chrono::steady_clock::now());
-  if (left <= Milliseconds(0)) throw gloo::IoException("no answer");
-  return left;
-}
 
 Channel::Buffer Channel::Send(std::span<const std::byte> bytes, int to) const {
   if (bytes.empty()) return nullptr;
@@ -40,8 +30,7 @@ Channel::Buffer Channel::Receive(std::span<std::byte> bytes, int from) const {
   return buffer;
 }
 
-Differences Channel::Agree(const CallSignature& signature, Differences known,
-                           const CallDeadline& deadline) const {
+Differences Channel::Agree(const CallSignature& signature, Differences known) const {
   struct Word {
     CallSignature signature;
     Differences known;
@@ -60,14 +49,14 @@ Differences Channel::Agree(const CallSignature& signature, Differences known,
   for (size_t round = 0; round < theirs.size(); ++round) {
     mine[round] = {signature, known};
     sent.push_back(Send(std::as_bytes(std::span(&mine[round], 1)), Neighbour(1 << round)));
-    received[round]->waitRecv(deadline.TimeLeft());
+    received[round]->waitRecv();
     known |= theirs[round].known | Compare(theirs[round].signature, signature);
   }
-  for (const Buffer& buffer : sent) buffer->waitSend(deadline.TimeLeft());
+  for (const Buffer& buffer : sent) buffer->waitSend();
   return known;
 }
 
-void Channel::Run(const Exchange& exchange, const CallDeadline& deadline) const {
+void Channel::Run(const Exchange& exchange) const {
   struct Part {
     int from;
     std::span<std::byte> bytes;
@@ -91,35 +80,33 @@ void Channel::Run(const Exchange& exchange, const CallDeadline& deadline) const 
   for (; !parts.empty(); post()) {
     const Part part = std::move(parts.front());
     parts.pop_front();
-    if (part.buffer != nullptr) part.buffer->waitRecv(deadline.TimeLeft());
+    if (part.buffer != nullptr) part.buffer->waitRecv();
     exchange.arrived(part.from, part.bytes);
   }
   for (const Buffer& buffer : sent) {
-    if (buffer != nullptr) buffer->waitSend(deadline.TimeLeft());
+    if (buffer != nullptr) buffer->waitSend();
   }
 }
 
-void Channel::Broadcast(std::span<std::byte> data, int root, const CallDeadline& deadline) const {
+void Channel::Broadcast(std::span<std::byte> data, int root) const {
   if (size() == 1 || data.empty()) return;
   gloo::BroadcastOptions options(context_);
   options.setOutput(data.data(), data.size());
   options.setRoot(root);
-  options.setTimeout(deadline.TimeLeft());
   gloo::broadcast(options);
 }
 
 template <typename T>
-void Channel::AllReduce(std::span<T> data, Combiner combine, const CallDeadline& deadline) const {
+void Channel::AllReduce(std::span<T> data, Combiner combine) const {
   if (size() == 1) return;
   gloo::AllreduceOptions options(context_);
   options.setOutput(data.data(), data.size());
   options.setReduceFunction(combine);
   options.setAlgorithm(gloo::AllreduceOptions::Algorithm::BCUBE);
-  options.setTimeout(deadline.TimeLeft());
   gloo::allreduce(options);
 }
-template void Channel::AllReduce(std::span<float>, Combiner, const CallDeadline&) const;
-template void Channel::AllReduce(std::span<double>, Combiner, const CallDeadline&) const;
-template void Channel::AllReduce(std::span<int64_t>, Combiner, const CallDeadline&) const;
+template void Channel::AllReduce(std::span<float>, Combiner) const;
+template void Channel::AllReduce(std::span<double>, Combiner) const;
+template void Channel::AllReduce(std::span<int64_t>, Combiner) const;
 
 }  // namespace lathe

@@ -9,7 +9,6 @@
 
 #include <gloo/context.h>
 
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -19,18 +18,6 @@
 #include "lathe/distributed/groups/call_signature.h"
 
 namespace lathe {
-
-// The end of the time that a whole call may take.
-class CallDeadline {
- public:
-  explicit CallDeadline(std::chrono::milliseconds time)
-      : end_(std::chrono::steady_clock::now() + time) {}
-  // Throws gloo::IoException once there is no time left.
-  std::chrono::milliseconds TimeLeft() const;
-
- private:
-  std::chrono::steady_clock::time_point end_;
-};
 
 class Channel {
  public:
@@ -44,8 +31,7 @@ class Channel {
 
   // Returns in what the members' signatures differ, together with the differences that some members
   // know of. Takes log2(size) rounds, and returns when all members have called it.
-  Differences Agree(const CallSignature& signature, Differences known,
-                    const CallDeadline& deadline) const;
+  Differences Agree(const CallSignature& signature, Differences known) const;
 
   // Sends `Outgoing(m)` to each other member m and receives `Incoming(m)` from it. Neither may be
   // needed before `Incoming(m)` has returned: both are called late. Empty parts don't travel; both
@@ -58,14 +44,14 @@ class Channel {
   };
   // The most parts that Incoming has returned and Arrived has not been called for.
   static constexpr int kReceivesAhead = 4;
-  void Run(const Exchange& exchange, const CallDeadline& deadline) const;
+  void Run(const Exchange& exchange) const;
 
   // data = that of member `root`.
-  void Broadcast(std::span<std::byte> data, int root, const CallDeadline& deadline) const;
+  void Broadcast(std::span<std::byte> data, int root) const;
   // data = the reduction of small data over all members, with the same bits on each.
   using Combiner = void (*)(void* to, const void* a, const void* b, size_t n);
   template <typename T>
-  void AllReduce(std::span<T> data, Combiner combine, const CallDeadline& deadline) const;
+  void AllReduce(std::span<T> data, Combiner combine) const;
 
  private:
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;

@@ -122,6 +122,10 @@ class ConnectedContext : public gloo::Context {
   }
 };
 
+// The longest time of Gloo's waits, which ActiveTransfers ends. Gloo counts time in which a process
+// is stopped.
+constexpr Milliseconds kNoLimit = std::chrono::hours(24 * 365);
+
 void Abort(Buffer* buffer) {
   buffer->abortWaitSend();
   buffer->abortWaitRecv();
@@ -131,7 +135,7 @@ void Abort(Buffer* buffer) {
 PeerListener ListenForPeers(const std::string& host) try {
   return PeerListener(host, ReadPortRange());
 } catch (const Error& e) {
-  throw OwnFault(e.message());
+  throw OwnFault(e.message() + (e.hint().empty() ? "" : "; hint: " + e.hint()));
 }
 
 }  // namespace
@@ -168,7 +172,7 @@ std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
   std::vector<std::shared_ptr<WatchedTransport>> transports;
   int awaited = 0;
   for (const GlooMembership& mine : memberships) {
-    transports.push_back(std::make_shared<WatchedTransport>(device, mine, timeout, transfers));
+    transports.push_back(std::make_shared<WatchedTransport>(device, mine, kNoLimit, transfers));
     for (int other = 0; other < mine.member; ++other) {
       const std::string& address =
           addresses[static_cast<size_t>(mine.ranks[static_cast<size_t>(other)])];
@@ -195,7 +199,7 @@ std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
   }
   std::vector<std::shared_ptr<gloo::Context>> contexts;
   for (const auto& transport : transports)
-    contexts.push_back(std::make_shared<ConnectedContext>(device, transport, timeout));
+    contexts.push_back(std::make_shared<ConnectedContext>(device, transport, kNoLimit));
   return contexts;
 }
 

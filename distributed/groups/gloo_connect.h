@@ -24,11 +24,16 @@ class ActiveTransfers {
   using Buffer = gloo::transport::UnboundBuffer;
   void Add(Buffer* buffer);
   void Remove(Buffer* buffer);
-  // Ends all waits, and all later ones.
+  // Ends all waits, and all later ones. Nothing else limits them: once a rank is lost or a call has
+  // lasted too long, the heartbeat's threads call this.
   void BreakOff();
+  bool is_broken_off() const {
+    const std::lock_guard lock(mutex_);
+    return broken_off_;
+  }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::set<Buffer*> buffers_;
   bool broken_off_ = false;
 };
@@ -42,7 +47,8 @@ struct GlooMembership {
 
 // Returns a context for each membership; the members are the ranks of that context. All ranks of
 // `watch` call it, inside of PeerWatch::Run. `host` is an address of this machine, where this rank
-// listens for others (PeerListener). Throws if a rank is lost, or after `timeout`.
+// listens for others (PeerListener). Throws if a rank is lost, or after `timeout`. That doesn't
+// limit the transfers.
 std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
     PeerWatch& watch, const std::vector<GlooMembership>& memberships, const std::string& host,
     std::chrono::milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers);

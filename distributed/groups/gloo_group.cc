@@ -7,6 +7,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -149,13 +150,13 @@ class GlooGroup : public ProcessGroup {
               LocalRanks::DataSize data_size, const Body& body) {
     const CollectiveTimes::Call call(times());
     watch_.Run(what, [&] {
-      deadline_.emplace(timeout_);
+      call_start_ = std::chrono::steady_clock::now();
       signature.bytes = data.size();
       signature.sequence = num_calls_++;
       Differences differences =
           links_.local->Publish(signature, data.data(), data.size(), data_size, on_wait_);
       for (const Channel& channel : links_.channels)
-        differences = channel.Agree(signature, differences, *deadline_);
+        differences = channel.Agree(signature, differences);
       if (differences != 0) throw SignaturesDiffer(differences);
       body();
     });
@@ -203,7 +204,7 @@ class GlooGroup : public ProcessGroup {
     const std::vector<T> machine(data.begin(), data.end());
     for (const Channel& channel : links_.channels) {
       std::ranges::copy(machine, data.begin());
-      channel.AllReduce(data, combine, *deadline_);
+      channel.AllReduce(data, combine);
     }
   }
 
@@ -230,32 +231,31 @@ class GlooGroup : public ProcessGroup {
       std::vector<std::vector<Wire>> sent(messages.size());
       std::array<std::vector<Wire>, Channel::kReceivesAhead> received;
       size_t posted = 0;
-      channel.Run(
-          {.outgoing =
-               [&](int member) {
-                 reduce_of_machine(member);
-                 return messages[static_cast<size_t>(member)].Pack(
-                     data.data(), sent[static_cast<size_t>(member)]);
-               },
-           .incoming =
-               [&](int) {
-                 std::vector<Wire>& theirs = received[posted++ % received.size()];
-                 theirs.resize(messages[static_cast<size_t>(channel.member())].num_elements());
-                 return std::as_writable_bytes(std::span(theirs));
-               },
-           .arrived =
-               [&](int, std::span<std::byte> part) {
-                 reduce_own();  // only now, while the other stripes travel
-                 T* const to = data.data() + own->begin;
-                 const auto n = static_cast<size_t>(own->size());
-                 if constexpr (std::is_same_v<T, Wire>) {
-                   combine(to, to, part.data(), n);
-                 } else {
-                   const auto* theirs = reinterpret_cast<const Wire*>(part.data());
-                   for (size_t k = 0; k < n; ++k) to[k] += static_cast<T>(theirs[k]);
-                 }
-               }},
-          *deadline_);
+      channel.Run({.outgoing =
+                       [&](int member) {
+                         reduce_of_machine(member);
+                         return messages[static_cast<size_t>(member)].Pack(
+                             data.data(), sent[static_cast<size_t>(member)]);
+                       },
+                   .incoming =
+                       [&](int) {
+                         std::vector<Wire>& theirs = received[posted++ % received.size()];
+                         theirs.resize(
+                             messages[static_cast<size_t>(channel.member())].num_elements());
+                         return std::as_writable_bytes(std::span(theirs));
+                       },
+                   .arrived =
+                       [&](int, std::span<std::byte> part) {
+                         reduce_own();  // only now, while the other stripes travel
+                         T* const to = data.data() + own->begin;
+                         const auto n = static_cast<size_t>(own->size());
+                         if constexpr (std::is_same_v<T, Wire>) {
+                           combine(to, to, part.data(), n);
+                         } else {
+                           const auto* theirs = reinterpret_cast<const Wire*>(part.data());
+                           for (size_t k = 0; k < n; ++k) to[k] += static_cast<T>(theirs[k]);
+                         }
+                       }});
       reduce_own();
     }
   }
@@ -283,8 +283,7 @@ class GlooGroup : public ProcessGroup {
                [&](int member) {
                  return of(member).Room(data, received[posted++ % received.size()]);
                },
-           .arrived = [&](int member, auto part) { of(member).Unpack(part, data); }},
-          *deadline_);
+           .arrived = [&](int member, auto part) { of(member).Unpack(part, data); }});
     }
     if (links_.local->size() == 1) return;
     std::vector<int> sources;
@@ -312,8 +311,7 @@ class GlooGroup : public ProcessGroup {
       const auto own = part_of_machine(links_.channels[i].member());
       links_.channels[i].Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
                               .incoming = part_of_machine,
-                              .arrived = [](int, std::span<std::byte>) {}},
-                             *deadline_);
+                              .arrived = [](int, std::span<std::byte>) {}});
     }
     if (links_.local->size() == 1) return;
     // On one machine the ranks have published what each of them gives, and otherwise not yet what
@@ -353,7 +351,7 @@ class GlooGroup : public ProcessGroup {
     for (size_t i = 0; i < links_.channels.size(); ++i) {
       const ElementRange part = part_of(links_.carried[i]);
       if (machine == home) read(links_.layout.PlaceOf(root), part);
-      links_.channels[i].Broadcast(bytes_of(part), home, *deadline_);
+      links_.channels[i].Broadcast(bytes_of(part), home);
     }
     if (is_small || links_.local->size() == 1) return;
     if (machine != home) links_.local->WaitForAll(on_wait_);
@@ -370,9 +368,12 @@ class GlooGroup : public ProcessGroup {
   void CheckWhileWaiting() {
     // Rank 0 serves the store and may be the one that hangs, so the store gets only the time that
     // is left. It gets at least half a second, as a busy machine may be slow to answer.
-    watch_.SetPatience(std::max(deadline_->TimeLeft(), Milliseconds(500)));
+    const auto passed =
+        std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now() - call_start_);
+    watch_.SetPatience(std::max(timeout_ - passed, Milliseconds(500)));
     const absl::Cleanup restore = [this] { watch_.SetPatience(timeout_); };
     watch_.CheckAllLive();
+    if (transfers_->is_broken_off()) throw std::runtime_error("no answer");
   }
 
   const Milliseconds timeout_;
@@ -380,7 +381,7 @@ class GlooGroup : public ProcessGroup {
   const std::shared_ptr<ActiveTransfers> transfers_ = std::make_shared<ActiveTransfers>();
   MachineLinks links_;
   uint64_t num_calls_ = 0;
-  std::optional<CallDeadline> deadline_;  // of the call that is being made
+  std::chrono::steady_clock::time_point call_start_;  // of the call that is being made
   const LocalRanks::OnWait on_wait_ = [this] { CheckWhileWaiting(); };
   BackgroundGathers background_{times()};  // destroyed first
 };

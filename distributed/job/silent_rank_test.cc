@@ -83,6 +83,28 @@ TEST(SilentRank, AJobThatIsSuspendedAsAWholeGoesOn) {
   }
 }
 
+// Calls may last for less time than the job is stopped, in the midst of calls.
+TEST(SilentRank, TimeInWhichTheJobIsStoppedDoesNotCount) {
+  for (const bool one_machine : {true, false}) {
+    const auto results = RunRanks(3, [&](const ProcessEnvironment& env) {
+      const auto group = JoinProcessGroup(PlacedOn(env, one_machine), {.timeout = seconds(3)});
+      const std::vector<std::string> processes = GatherStrings(*group, std::to_string(getpid()));
+      std::vector<float> data(1000);
+      for (int round = 0; round < 2; ++round) {
+        if (env.rank == 0) StopFor(seconds(5), processes);
+        for (int step = 0; step < 100; ++step) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(env.rank == step % 3 ? 20 : 0));
+          group->AllReduce(data);
+        }
+      }
+      return std::string("all well");
+    });
+    ExpectAllWell(results);
+    for (const RankResult& result : results) EXPECT_EQ(result.said, "all well");
+    EXPECT_GE(results[1].seconds, 10);
+  }
+}
+
 // The limit may be longer than the timeout. Then a call's time ends first.
 TEST(SilentRank, TheLimitDoesNotDelayTheTimeout) {
   const auto results = RunRanks(2, [&](const ProcessEnvironment& env) {

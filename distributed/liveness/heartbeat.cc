@@ -28,11 +28,12 @@ constexpr char kSign[] = "sign";
 // Measures how long this rank has been in its call, but for times in which it stood still.
 class CallTimer {
  public:
+  static constexpr Milliseconds kRound{100}, kLongestRound{1000};
   // To be called once a round. Returns the time in the call; 0 outside of calls.
-  Clock::duration Look(const CurrentCall& call, Milliseconds interval) {
+  Clock::duration Look(const CurrentCall& call) {
     const Clock::time_point now = Clock::now();
-    const Clock::duration round = std::min<Clock::duration>(now - std::exchange(last_, now),
-                                                            2 * interval + Milliseconds(1000));
+    const Clock::duration round =
+        std::min<Clock::duration>(now - std::exchange(last_, now), kLongestRound);
     const bool is_new = std::exchange(number_, call.number()) != call.number();
     in_call_ = is_new || call.what() == nullptr ? Clock::duration(0) : in_call_ + round;
     return in_call_;
@@ -58,13 +59,12 @@ struct Heartbeat::State {
   std::mutex alarm_mutex;
   std::function<void(const GroupProblem&)> alarm;
 
-  // The rest belongs to the thread.
+  // The rest belongs to the thread that gives the signs.
   Milliseconds interval{0};  // 0 until the limit is known
   int64_t rounds = 0;        // the number of rounds for which the next rank may be silent
   int64_t sign = 0, missed = 0;
   std::string last_sign;  // the next rank's
   bool over = false;      // a rank has left because its work is done
-  CallTimer timer;
 
   // Waits for `time`, and returns true at once when the thread is to end.
   bool Pause(Milliseconds time) {
@@ -120,9 +120,20 @@ struct Heartbeat::State {
     return hangs;
   }
 
+  // Ends a call that lasts too long. On a thread of its own, as the other one may wait for the
+  // store of a rank that hangs.
+  void TimeCalls() {
+    CallTimer timer;
+    while (!Pause(CallTimer::kRound)) {
+      if (timer.Look(*options.call) <= options.longest_call) continue;
+      if (options.on_trouble) options.on_trouble(false);
+      return;
+    }
+  }
+
   void Run() {
     GroupProblem found;
-    bool rank_0 = false, told = false;
+    bool rank_0 = false;
     // The first sign comes at once.
     for (Milliseconds pause = kAtOnce; found.empty() && !over; pause = interval) {
       if (Pause(pause)) return;
@@ -132,10 +143,6 @@ struct Heartbeat::State {
         const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded;
         found = hangs ? HangingRankProblem(0, "") : EndedRankProblem(0, "");
         rank_0 = true;
-      }
-      if (timer.Look(*options.call, interval) > options.longest_call + 2 * interval &&
-          !std::exchange(told, true) && options.on_trouble) {
-        options.on_trouble(false);
       }
     }
     if (over) return;
@@ -166,6 +173,7 @@ Heartbeat::Heartbeat(int rank, int size, std::shared_ptr<Store> store, Heartbeat
   }
   // The thread may hang in the store if rank 0 does, so nobody waits for it.
   std::thread([state = state_] { state->Run(); }).detach();
+  std::thread([state = state_] { state->TimeCalls(); }).detach();
 }
 
 Heartbeat::~Heartbeat() {

@@ -34,11 +34,11 @@ struct HeartbeatOptions {
   // How long a rank may leave no sign of life. What rank 0 has set as kLimit in the store goes
   // before, so that all ranks of a job have the same limit.
   std::chrono::milliseconds limit;
-  // How long a call may last as a whole.
+  // How long a call may last as a whole, without times in which this process was stopped.
   std::chrono::milliseconds longest_call;
   std::shared_ptr<const CurrentCall> call;
-  // The thread calls it a moment after it has found a lost rank, or once a call has lasted too
-  // long, perhaps when the Heartbeat is no more. `rank_0` is true if the store has gone or hangs.
+  // A thread calls it a moment after it has found a lost rank, or once a call has lasted too long,
+  // perhaps when the Heartbeat is no more. `rank_0` is true if the store has gone or hangs.
   std::function<void(bool rank_0)> on_trouble = nullptr;
 };
 

@@ -162,13 +162,13 @@ class RankRecorder {
   // All ranks compare what they call.
   void Begin() {
     Meet();
-    for (const Channel& channel : channels_) channel.Agree({}, 0, deadline_);
+    for (const Channel& channel : channels_) channel.Agree({}, 0);
   }
 
   void ReduceSmall(int64_t num_elements) {
     std::vector<float> data(static_cast<size_t>(num_elements));
     const auto nothing = [](void*, const void*, const void*, size_t) {};
-    for (const Channel& channel : channels_) channel.AllReduce(std::span(data), nothing, deadline_);
+    for (const Channel& channel : channels_) channel.AllReduce(std::span(data), nothing);
   }
 
   void ReduceStripes(int64_t num_elements) {
@@ -195,8 +195,7 @@ class RankRecorder {
                             [&](int, std::span<std::byte> part) {
                               reduce_own();
                               Touch(std::ssize(part));
-                            }},
-                       deadline_);
+                            }});
       reduce_own();
     }
   }
@@ -212,8 +211,7 @@ class RankRecorder {
                           return Nowhere(bytes_of(channels_[i].member()));
                         },
                         .incoming = [&](int member) { return Nowhere(bytes_of(member)); },
-                        .arrived = [](int, std::span<std::byte>) {}},
-                       deadline_);
+                        .arrived = [](int, std::span<std::byte>) {}});
     }
     if (local_size_ == 1) return;
     int64_t bytes = 0;
@@ -232,8 +230,7 @@ class RankRecorder {
       const std::span<std::byte> own = part_of(channels_[i].member());
       channels_[i].Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
                         .incoming = part_of,
-                        .arrived = [](int, std::span<std::byte>) {}},
-                       deadline_);
+                        .arrived = [](int, std::span<std::byte>) {}});
     }
     if (local_size_ == 1) return;
     Meet();
@@ -249,7 +246,7 @@ class RankRecorder {
     for (size_t i = 0; i < channels_.size(); ++i) {
       Touch(bytes_of(carried_[i]));
       channels_[i].Broadcast(Nowhere(static_cast<size_t>(bytes_of(carried_[i]))),
-                             layout_.MachineOf(root), deadline_);
+                             layout_.MachineOf(root));
     }
     if (is_small || local_size_ == 1) return;
     Meet();
@@ -275,7 +272,6 @@ class RankRecorder {
   const int64_t local_size_;
   std::vector<int> carried_;
   std::vector<Channel> channels_;
-  const CallDeadline deadline_{std::chrono::hours(24)};
 };
 
 template <typename Body>
