@@ -135,7 +135,7 @@ void Abort(Buffer* buffer) {
 PeerListener ListenForPeers(const std::string& host) try {
   return PeerListener(host, ReadPortRange());
 } catch (const Error& e) {
-  throw OwnFault(e.message() + (e.hint().empty() ? "" : "; hint: " + e.hint()));
+  throw OwnFault(e.message() + (e.hint().empty() ? "" : "; " + e.hint()));
 }
 
 }  // namespace

@@ -191,7 +191,8 @@ TEST(PortRange, ThatIsTakenIsNamed) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(results[rank].said,
               "[connecting] rank " + std::to_string(rank) +
-                  " can't go on: rank 1: all ports from 21076 to 21076 are taken");
+                  " can't go on: rank 1: all ports from 21076 to 21076 are taken; give a wider "
+                  "range: each process of a machine listens at one of its ports");
     EXPECT_LT(results[rank].seconds, 15);
   }
 }
