@@ -200,9 +200,11 @@ class Trainer {
   void LoadCheckpoint(const FoundCheckpoint& checkpoint);
   // Notes it if the best checkpoint of before is not that of the best step, and forgets it.
   void ForgetBestOfAnotherStep();
-  // If the best model of before was found by another metric or with other data, notes that and
-  // removes it from a checkpoint's state. So no later model is compared with it.
-  void ForgetBestByOtherMeasure(StateDict& own, nlohmann::json& saved);
+  // If the best model of before was found by another metric or with other data, and this training
+  // compares models, notes that and removes it from a checkpoint's state. So no later model is
+  // compared with it.
+  void ForgetBestByOtherMeasure(const CheckpointManifest& manifest, StateDict& own,
+                                nlohmann::json& saved);
   // Sets the rates by these arguments, after the optimizer's state has brought those of `then`.
   void TakeNewRates(const NamedSettings& then, const StateDict& schedule);
   // Does what was still to be done after the step of the checkpoint.
@@ -331,6 +333,8 @@ class Trainer {
   std::optional<CheckpointSaver> saver_;
   NamedSettings settings_;       // see SettingsThatMatter; empty until they are needed
   NamedSettings best_settings_;  // see BestSettings; empty until they are needed
+  // The BestSettings of the training that has found the best model, if that was before the resume.
+  nlohmann::json best_by_;
   // The number of this training in the output folder, on all ranks. 0: not known yet.
   int64_t run_ = 0;
   // The main process's launcher, on all ranks (JobIdentity::launcher). Whichever rank saves, the

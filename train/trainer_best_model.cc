@@ -57,6 +57,7 @@ void Trainer::UpdateBest(double metric) {
   if (better && !arguments_.metric_for_best_model.empty()) {
     state_.best_metric = metric;
     state_.best_global_step = state_.global_step;
+    best_by_ = nullptr;  // this training's own
   }
 }
 

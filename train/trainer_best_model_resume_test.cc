@@ -89,15 +89,6 @@ TEST(TrainerBestModelTest, TheBestOfBeforeStaysAfterAMove) {
           step + "; the model is that of the last step");
 }
 
-// Gives a whole checkpoint another state.
-void ChangeState(const std::string& checkpoint, const nlohmann::json& state) {
-  CheckpointManifest manifest = ReadManifest(checkpoint);
-  manifest.files.clear();
-  fs::remove(checkpoint + "/" + kManifestFile);
-  WriteFileAtomically(checkpoint + "/trainer_state.json", state.dump());
-  WriteManifest(checkpoint, manifest);
-}
-
 // The best step of before had no checkpoint, since the best model was not asked for. An earlier
 // best one may have had one.
 TEST(TrainerBestModelTest, ABestWithoutACheckpointIsTold) {

@@ -124,7 +124,9 @@ nlohmann::json Trainer::ResumeState() {
   // If this checkpoint is the best one, its manifest isn't written yet.
   if (!best.empty() && state_.best_global_step != state_.global_step)
     state["best_model_sha256"] = DigestOfModel(best);
-  if (state_.best_metric && inputs_.evaluation != nullptr) {
+  if (state_.best_metric && !best_by_.is_null()) {
+    state["best_by"] = best_by_;
+  } else if (state_.best_metric && inputs_.evaluation != nullptr) {
     state["best_by"] = json::object();
     for (const auto& [name, value] : BestSettings()) state["best_by"][name] = value;
   }

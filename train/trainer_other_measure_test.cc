@@ -101,6 +101,52 @@ TEST(OtherMeasure, OtherDataIsNotCompared) {
   EXPECT_TRUE(same.state.best_metric);
 }
 
+// A training between that compares nothing hands on what it got.
+TEST(OtherMeasure, ATrainingThatComparesNothingKeepsTheBest) {
+  TrainingArguments first = Arguments("first", "accuracy");
+  first.load_best_model_at_end = true;
+  Train(first);
+  const nlohmann::json before =
+      nlohmann::json::parse(ReadFile(first.output_dir + "/checkpoint-4/trainer_state.json"));
+  for (const bool evaluates : {true, false}) {
+    TrainingArguments between = GoesOn(first, "");
+    between.load_best_model_at_end = false;
+    if (!evaluates) between.eval_strategy = "no";
+    const Outcome kept = Train(between);
+    EXPECT_TRUE(kept.notes.empty()) << kept.notes.back();
+    EXPECT_EQ(kept.state.best_metric, before.at("best_metric").get<double>());
+    EXPECT_EQ(kept.state.best_global_step, before.at("best_global_step").get<int64_t>());
+    TrainingArguments last = Arguments("last", "loss");
+    last.load_best_model_at_end = true;
+    last.resume_from_checkpoint = between.output_dir + "/checkpoint-6";
+    const Outcome other = Train(last);
+    ASSERT_FALSE(other.notes.empty());
+    EXPECT_EQ(other.notes.back(),
+              std::string("the best model so far counts no more: ") + kOtherMetric);
+    EXPECT_GT(other.state.best_global_step, 6);
+    last = Arguments("last", "accuracy");
+    last.load_best_model_at_end = true;
+    last.resume_from_checkpoint = between.output_dir + "/checkpoint-6";
+    const Outcome same = Train(last);
+    EXPECT_TRUE(same.notes.empty()) << same.notes.back();
+    EXPECT_GE(same.state.best_metric, kept.state.best_metric);
+  }
+}
+
+// Checkpoints of older versions tell the measure among their settings, if evaluations decided.
+TEST(OtherMeasure, OfAnOlderVersion) {
+  TrainingArguments first = Arguments("first", "accuracy");
+  first.load_best_model_at_end = true;
+  Train(first);
+  const std::string folder = first.output_dir + "/checkpoint-4";
+  nlohmann::json state = nlohmann::json::parse(ReadFile(folder + "/trainer_state.json"));
+  state["stateful_callbacks"]["Lathe"]["attributes"].erase("best_by");
+  ChangeState(folder, state);
+  TrainingArguments resumed = GoesOn(first, "loss");
+  resumed.resume_anyway = true;
+  ExpectNewBest(Train(resumed), kOtherMetric);
+}
+
 TEST(OtherMeasure, PatienceBeginsAnew) {
   TrainingArguments first = Arguments("first", "accuracy");
   first.early_stopping_patience = 4;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -190,7 +191,7 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   const std::string file = checkpoint.path + "/" + kStateFile;
   json saved = ReadTrainerState(file);
   StateDict own = OwnState(saved, file);
-  ForgetBestByOtherMeasure(own, saved);
+  ForgetBestByOtherMeasure(checkpoint.manifest, own, saved);
   constexpr char kOwner[] = "trainer";
   ReadParameters(checkpoint.path);
   const StateDict schedule = WithValues(own.Get<json>(kOwner, "scheduler"));
@@ -238,24 +239,33 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
   resumed_from_ = last_checkpoint_ = checkpoint.path;
 }
 
-void Trainer::ForgetBestByOtherMeasure(StateDict& own, json& saved) {
-  if (inputs_.evaluation == nullptr || !own.values.contains("best_by")) return;
+void Trainer::ForgetBestByOtherMeasure(const CheckpointManifest& manifest, StateDict& own,
+                                       json& saved) {
+  best_by_ = own.values.value("best_by", json());
+  if (inputs_.evaluation == nullptr || saved.at("best_metric").is_null()) return;
   NamedSettings then;
-  const json best_by = own.Get<json>("trainer", "best_by");
-  for (const auto& [name, value] : best_by.items()) {
+  for (const auto& [name, value] : best_by_.items()) {
     if (value.is_string()) then.emplace_back(name, value.get<std::string>());
+  }
+  if (best_by_.is_null()) {  // an older version, which told it only where evaluations decided
+    const NamedSettings& now = BestSettings();
+    std::ranges::copy_if(manifest.settings, std::back_inserter(then), [&](const auto& setting) {
+      return std::ranges::count(now, setting.first, &NamedSettings::value_type::first) > 0;
+    });
   }
   const std::optional<std::string> difference = FirstDifference(then, BestSettings());
   if (!difference) return;
-  notes_.push_back("the best model so far counts no more: " + *difference);
-  for (const char* key : {"best_metric", "best_global_step", "best_model_checkpoint"})
-    saved[key] = nullptr;
-  for (const char* key : {"best_model_sha256", "lost_best"}) own.values.erase(key);
   // A schedule that follows the metric begins to compare anew.
   if (json& schedule = own.values["scheduler"]; schedule.contains("best")) {
     schedule["best"] = nullptr;
     schedule["num_bad_epochs"] = 0;
   }
+  // Without a metric nothing is compared. The best model stays for a later training.
+  if (arguments_.metric_for_best_model.empty() || arguments_.eval_strategy == "no") return;
+  notes_.push_back("the best model so far counts no more: " + *difference);
+  for (const char* key : {"best_metric", "best_global_step", "best_model_checkpoint"})
+    saved[key] = nullptr;
+  for (const char* key : {"best_model_sha256", "lost_best"}) own.values.erase(key);
 }
 
 // Without load_best_model_at_end, the best step may have had no checkpoint. The place is that of an

@@ -5,10 +5,12 @@
 
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/checkpoint/manifest.h"
 #include "lathe/tests/tiny_bert.h"
 #include "lathe/train/trainer.h"
 
@@ -27,6 +29,15 @@ inline TrainingArguments TinyArguments() {
 
 inline TrainerInputs TinyInputs() {
   return {.model = TinyBert(), .train = TinyData(8), .evaluation = TinyData(6)};
+}
+
+// Gives a whole checkpoint another state.
+inline void ChangeState(const std::string& checkpoint, const nlohmann::json& state) {
+  CheckpointManifest manifest = ReadManifest(checkpoint);
+  manifest.files.clear();
+  std::filesystem::remove(checkpoint + "/" + kManifestFile);
+  WriteFileAtomically(checkpoint + "/trainer_state.json", state.dump());
+  WriteManifest(checkpoint, manifest);
 }
 
 // Records "event step" for each event, and then calls `act`, which may change the control.

@@ -251,7 +251,8 @@ std::string Fetcher::Fetch() {
 
 std::string Fetcher::FetchInPlaceOf(Cached cached) {
   const HubSettings& settings = client_.settings();
-  found_ = client_.FindFile(commit_, file_, kMostAttempts);
+  // What is there can be used without the Hub.
+  found_ = client_.FindFile(commit_, file_, cached == Cached::kFile ? 1 : kMostAttempts);
   host_ = client_.shown_endpoint();
   const std::string path = cache_.SnapshotPath(commit_, file_);
   if (cached == Cached::kFile && (!found_.exists || IsThere())) return path;
