@@ -24,10 +24,6 @@ done
 tools/setup.sh --tests
 
 quiet=(--color=no --noshow_progress)
-# Bazel makes a folder of hundreds of links for each action. In memory that takes a tenth of the time.
-build=("${quiet[@]}")
-free_memory=$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1) || true
-[ "${free_memory:-0}" -lt 4000000 ] || build+=(--sandbox_base=/dev/shm)
 options=()
 # Where no GPU runs the kernels, they compile faster without optimization. The programs that are left in bazel-bin say so
 # in `lathe env`. A plain `bazel build` optimizes the kernels again.
@@ -66,7 +62,7 @@ took "checking the sources"
 
 # Builds as on a machine without CUDA. This comes first, so that the default build's programs are there in the
 # end. The two builds differ in some dozens of actions.
-if bazel build "${build[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe/lathe env | grep 'built without CUDA' >/dev/null; then
+if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe/lathe env | grep 'built without CUDA' >/dev/null; then
   passed=$((passed + 1))
 else
   echo "FAILED: bazel build --config=cpu"
@@ -83,7 +79,7 @@ if [ -z "$core_targets" ]; then
 elif ! grep -qx //core:cuda_kernels_sm_80 <<<"$core_targets"; then
   echo "no CUDA here: kernels are not compiled for sm_80"
   skipped=$((skipped + 1))
-elif bazel build "${build[@]}" //core:cuda_kernels_sm_80; then
+elif bazel build "${quiet[@]}" //core:cuda_kernels_sm_80; then
   passed=$((passed + 1))
 else
   echo "FAILED: compiling the kernels for sm_80"
@@ -105,7 +101,7 @@ run_each() {
   local labels=$1 label
   shift
   # shellcheck disable=SC2086
-  bazel test "${build[@]}" "${options[@]}" "$@" --keep_going --local_test_jobs=2 $labels 2>&1 | tee "$log" || true
+  bazel test "${quiet[@]}" "${options[@]}" "$@" --keep_going --local_test_jobs=2 $labels 2>&1 | tee "$log" || true
   for label in $labels; do
     if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
       passed=$((passed + 1))
@@ -130,7 +126,7 @@ if [ -n "$sanitizers" ]; then
   run_sanitizer asan 'filter("_emulated_test$", tests(//core/...))'
   run_sanitizer ubsan 'tests(//core/... + //data/... + //nn/... + //optim/... + //models/... + //distributed/... + //train/...) except filter("_gpu_test$|_emulated|cuda|nccl|inner_loops", tests(//...))'
   run_sanitizer tsan "attr(tags, '\btsan\b', tests(//...))"
-  if tools/setup.sh --clang && bazel build "${build[@]}" --config=clang --config=cpu //...; then
+  if tools/setup.sh --clang && bazel build "${quiet[@]}" --config=clang --config=cpu //...; then
     passed=$((passed + 1))
   else
     echo "FAILED: bazel build --config=clang"
@@ -140,7 +136,7 @@ if [ -n "$sanitizers" ]; then
 fi
 
 # If a part does not build, it counts as one failed case, because the number of its cases is unknown.
-bazel build "${build[@]}" "${options[@]}" //... || failed=$((failed + 1))
+bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
 
 # Prints "PASSED FAILED SKIPPED", the cases in a test.xml. GoogleTest wrote it, or (after a crash or a
 # timeout) Bazel. Disabled cases are none of these.
@@ -163,7 +159,7 @@ count_cases() {
 # never come from the cache, which knows nothing of the files in the data folders.
 run_tests() {
   local label xml good bad idle again
-  local run=(bazel test "${build[@]}" --keep_going --nocache_test_results "${options[@]}" "$@")
+  local run=(bazel test "${quiet[@]}" --keep_going --nocache_test_results "${options[@]}" "$@")
   "${run[@]}" --jobs=3 --local_test_jobs=3 //... 2>&1 | tee "$log" || true
   again=$(grep -oE '^//\S+ +(FAILED|TIMEOUT)' "$log" | cut -d ' ' -f 1 | sort -u) || true
   if [ -n "$again" ] && [ "$(wc -l <<<"$again")" -le 5 ]; then
@@ -233,8 +229,8 @@ embed() {
   generated=$(bazel query "${quiet[@]}" 'filter("^@lathe//", kind(genrule, deps(//:embedding)))' 2>/dev/null) || return
   [ -n "$generated" ] || return
   # shellcheck disable=SC2086
-  bazel build "${build[@]}" "$@" --nobuild //:embedding && bazel build "${build[@]}" "$@" //:tokenize $generated && bazel-bin/tokenize || return
-  [ -z "$embedding" ] || { bazel build "${build[@]}" "$@" //:embedding && bazel-bin/embedding; }
+  bazel build "${quiet[@]}" "$@" --nobuild //:embedding && bazel build "${quiet[@]}" "$@" //:tokenize $generated && bazel-bin/tokenize || return
+  [ -z "$embedding" ] || { bazel build "${quiet[@]}" "$@" //:embedding && bazel-bin/embedding; }
 }
 if (cd tests/embedding && embed -c fastbuild --define=lathe_kernels=unoptimized); then
   passed=$((passed + 1))
