@@ -173,5 +173,29 @@ TEST(OtherMeasure, AScheduleComparesAnew) {
   EXPECT_EQ(std::ranges::count(outcome.metrics, best), 1) << best;
 }
 
+// The best model of before is kept, and the schedule has begun anew at the first resume only.
+TEST(OtherMeasure, AScheduleGoesOnAtTheNextResume) {
+  TrainingArguments first = Arguments("first", "accuracy");
+  first.lr_scheduler_type = "reduce_lr_on_plateau";
+  Train(first);
+  TrainingArguments between = GoesOn(first, "");
+  between.load_best_model_at_end = false;
+  between.resume_anyway = true;
+  Train(between);
+  TrainingArguments last = Arguments("last", "");
+  last.lr_scheduler_type = first.lr_scheduler_type;
+  last.resume_from_checkpoint = between.output_dir + "/checkpoint-7";
+  Train(last);
+  const auto schedule_of = [](const std::string& folder) {
+    return nlohmann::json::parse(ReadFile(folder + "/checkpoint-8/trainer_state.json"))
+        .at("/stateful_callbacks/Lathe/attributes/scheduler"_json_pointer);
+  };
+  const nlohmann::json best = schedule_of(between.output_dir).at("best");
+  EXPECT_EQ(schedule_of(last.output_dir), schedule_of(between.output_dir));
+  const nlohmann::json earlier =
+      nlohmann::json::parse(ReadFile(between.output_dir + "/checkpoint-7/trainer_state.json"));
+  EXPECT_LE(best, earlier.at("/stateful_callbacks/Lathe/attributes/scheduler/best"_json_pointer));
+}
+
 }  // namespace
 }  // namespace lathe

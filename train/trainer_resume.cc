@@ -242,26 +242,30 @@ void Trainer::LoadCheckpoint(const FoundCheckpoint& checkpoint) {
 void Trainer::ForgetBestByOtherMeasure(const CheckpointManifest& manifest, StateDict& own,
                                        json& saved) {
   best_by_ = own.values.value("best_by", json());
-  if (inputs_.evaluation == nullptr || saved.at("best_metric").is_null()) return;
-  NamedSettings then;
-  for (const auto& [name, value] : best_by_.items()) {
-    if (value.is_string()) then.emplace_back(name, value.get<std::string>());
-  }
-  if (best_by_.is_null()) {  // an older version, which told it only where evaluations decided
-    const NamedSettings& now = BestSettings();
-    std::ranges::copy_if(manifest.settings, std::back_inserter(then), [&](const auto& setting) {
-      return std::ranges::count(now, setting.first, &NamedSettings::value_type::first) > 0;
-    });
-  }
-  const std::optional<std::string> difference = FirstDifference(then, BestSettings());
-  if (!difference) return;
+  if (inputs_.evaluation == nullptr) return;
+  const NamedSettings& now = BestSettings();
+  NamedSettings of_run;  // the measure of the training that has saved this, if evaluations decided
+  std::ranges::copy_if(manifest.settings, std::back_inserter(of_run), [&](const auto& setting) {
+    return std::ranges::count(now, setting.first, &NamedSettings::value_type::first) > 0;
+  });
   // A schedule that follows the metric begins to compare anew.
-  if (json& schedule = own.values["scheduler"]; schedule.contains("best")) {
+  if (json& schedule = own.values["scheduler"];
+      schedule.contains("best") && FirstDifference(of_run, now)) {
     schedule["best"] = nullptr;
     schedule["num_bad_epochs"] = 0;
   }
   // Without a metric nothing is compared. The best model stays for a later training.
-  if (arguments_.metric_for_best_model.empty() || arguments_.eval_strategy == "no") return;
+  if (arguments_.metric_for_best_model.empty() || arguments_.eval_strategy == "no" ||
+      saved.at("best_metric").is_null())
+    return;
+  NamedSettings then;
+  for (const auto& [name, value] : best_by_.items()) {
+    if (value.is_string()) then.emplace_back(name, value.get<std::string>());
+  }
+  // Older versions have told it by the settings alone.
+  const std::optional<std::string> difference =
+      FirstDifference(best_by_.is_null() ? of_run : then, now);
+  if (!difference) return;
   notes_.push_back("the best model so far counts no more: " + *difference);
   for (const char* key : {"best_metric", "best_global_step", "best_model_checkpoint"})
     saved[key] = nullptr;

@@ -34,7 +34,8 @@ struct HeartbeatOptions {
   // How long a rank may leave no sign of life. What rank 0 has set as kLimit in the store goes
   // before, so that all ranks of a job have the same limit.
   std::chrono::milliseconds limit;
-  // How long a call may last as a whole, without times in which this process was stopped.
+  // How long a call may last as a whole, but for times in which this process was stopped: at
+  // most a second of each counts.
   std::chrono::milliseconds longest_call;
   std::shared_ptr<const CurrentCall> call;
   // A thread calls it a moment after it has found a lost rank, or once a call has lasted too long,
@@ -50,11 +51,11 @@ class Heartbeat {
   // The key for the job's limit, in milliseconds.
   static constexpr char kLimit[] = "heartbeat limit";
 
-  // Reads the limit from `store`, a connection of its own, and starts the thread, which uses it.
-  // This process counts times in its own rounds, so a job that was suspended as a whole goes on, as
-  // does one on a machine that was suspended. Once any rank has left because its work is done, the
-  // thread stops watching.
-  // When another rank looks for a culprit, the thread answers for this rank if it is in a call.
+  // Reads the limit from `store`, a connection of its own, and starts the threads. One of them uses
+  // the store. This process counts times in its own rounds, so a job that was suspended as a whole
+  // goes on, as does one on a machine that was suspended. Once any rank has left because its work
+  // is done, the thread stops watching. When another rank looks for a culprit, the thread answers
+  // for this rank if it is in a call.
   Heartbeat(int rank, int size, std::shared_ptr<Store> store, HeartbeatOptions options);
   // Doesn't wait for the store.
   ~Heartbeat();
