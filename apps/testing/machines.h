@@ -5,16 +5,14 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/distributed/testing/network_testing.h"
 
 namespace lathe {
-
-// Runs a shell command and discards what it prints. Returns its exit code, or -1 if a signal ended
-// it.
-int Shell(const std::string& command);
 
 class Machines : public LaunchedTest {
  protected:
@@ -31,20 +29,18 @@ class Machines : public LaunchedTest {
 
   // Returns true if the first machine has reported some steps in out.0.
   bool Trains() const;
-  std::string ErrorsOfAll() const;         // what all launchers and ranks have said
-  static std::string NameOf(int machine);  // of its network namespace
-  pid_t LauncherOf(int machine) const;     // the launcher's process, while RunOnAll runs
+  std::string ErrorsOfAll() const;      // what all launchers and ranks have said
+  pid_t LauncherOf(int machine) const;  // the launcher's process, while RunOnAll runs
 
   const int num_machines_;
-  int num_processes_;         // of all machines together
-  bool has_network_ = false;  // whether there are network namespaces
+  int num_processes_;  // of all machines together
+  // The network namespaces; null if they can't be made here.
+  std::unique_ptr<BridgedMachines> network_;
   // A name to give instead of the first machine's address, if there are namespaces. Its own
   // /etc/hosts maps the name to 127.0.1.1, as Debian's does.
   std::string main_name_;
-  std::string main_address_ = "192.168.77.1";  // the first machine's, if there are namespaces
-
- private:
-  bool MakeNetwork() const;
+  // The first machine's address, if there are namespaces.
+  std::string main_address_ = BridgedMachines::Address(0);
 };
 
 class TwoMachines : public Machines {

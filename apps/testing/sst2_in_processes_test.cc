@@ -97,7 +97,8 @@ class Sst2InProcesses : public TwoMachines {
     ASSERT_EQ(RunOnAll(Command("2x2", kGlobalBatch / 4)), (std::vector<int>{0, 0}))
         << Read("err.0") << Read("err.1");
     ExpectTheResultsOfOne("2x2");
-    std::cout << "2x2: " << (has_network_ ? "two network namespaces" : "two addresses") << "\n";
+    std::cout << "2x2: " << (network_ != nullptr ? "two network namespaces" : "two addresses")
+              << "\n";
   }
 
   // Writes a vocabulary of `size` words: special tokens and the most frequent words of SST-2.

@@ -23,7 +23,7 @@ TEST_F(TwoMachines, GiveTheResultsOfOneProcess) {
   ASSERT_EQ(Launch(1, with_batch("one", "12")).exit_code, 0);
   ASSERT_EQ(RunOnAll(with_batch("four", "3")), (std::vector<int>{0, 0}))
       << Read("err.0") << Read("err.1");
-  std::cout << (has_network_ ? "two network namespaces" : "two addresses") << "\n";
+  std::cout << (network_ != nullptr ? "two network namespaces" : "two addresses") << "\n";
   const std::vector<double> one = Losses("one"), four = Losses("four");
   ASSERT_EQ(one.size(), 12u);
   ASSERT_EQ(four.size(), 12u);
@@ -34,7 +34,7 @@ TEST_F(TwoMachines, GiveTheResultsOfOneProcess) {
 }
 
 TEST_F(TwoMachines, MeetWhereTheMainOneIsGivenByItsName) {
-  if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
+  if (network_ == nullptr) GTEST_SKIP() << "no network namespaces can be made here";
   main_name_ = "main-machine";
   EXPECT_EQ(RunOnAll(Finetune("out", {"--max_steps", "3", "--ddp_timeout", "20"})),
             (std::vector<int>{0, 0}))
@@ -230,20 +230,20 @@ TEST_F(LostRankOfTheOther, AHangingOneEndsBothAfterTheTimeout) {
 
 // Either the timeout of calls is short, or only the limit for signs of life.
 TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
-  if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
+  if (network_ == nullptr) GTEST_SKIP() << "no network namespaces can be made here";
   for (const bool by_signs : {false, true}) {
     Args program = Finetune("out", {"--max_steps", "1000000", "--per_device_train_batch_size", "2",
                                     "--ddp_timeout", by_signs ? "600" : "3"});
     if (by_signs) program.insert(program.begin(), {"env", "LATHE_HEARTBEAT_TIMEOUT=3"});
     for (int round = 0; round < FaultRounds(); ++round) {
-      Shell("ip -n " + NameOf(0) + " link set card up");
+      Shell("ip -n " + BridgedMachines::Name(0) + " link set card up");
       std::filesystem::remove_all(Path("out"));
       TestClock::time_point cut;
       Write("out.0", "");
       const std::vector<int> codes = RunOnAll(program, [&] {
         EXPECT_TRUE(WaitUntil([&] { return Trains(); }, 120));
         cut = TestClock::now();
-        EXPECT_EQ(Shell("ip -n " + NameOf(0) + " link set card down"), 0);
+        EXPECT_TRUE(Shell("ip -n " + BridgedMachines::Name(0) + " link set card down"));
       });
       const double seconds = SecondsSince(cut);
       std::cout << "network cut, " << (by_signs ? "limit of signs" : "timeout")
@@ -259,12 +259,11 @@ TEST_F(TwoMachines, BothNoticeThatTheNetworkIsCut) {
 
 // The machines have no other addresses than IPv6's in common.
 TEST_F(TwoMachines, MeetOverIpv6) {
-  if (!has_network_) GTEST_SKIP() << "no network namespaces can be made here";
+  if (network_ == nullptr) GTEST_SKIP() << "no network namespaces can be made here";
   for (const int machine : {0, 1}) {
-    const std::string ip = "ip -n " + NameOf(machine) + " addr ";
-    ASSERT_EQ(Shell(ip + "flush dev card scope global && " + ip +
-                    "add fd77::" + std::to_string(machine + 1) + "/64 dev card nodad"),
-              0);
+    const std::string ip = "ip -n " + BridgedMachines::Name(machine) + " addr ";
+    ASSERT_TRUE(Shell(ip + "flush dev card scope global && " + ip +
+                      "add fd77::" + std::to_string(machine + 1) + "/64 dev card nodad"));
   }
   main_address_ = "[fd77::1]";
   EXPECT_EQ(RunOnAll(Finetune("out", {"--max_steps", "3", "--ddp_timeout", "20"})),

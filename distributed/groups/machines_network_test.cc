@@ -21,26 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kBytesPerSecond = 50e6;
 
-// Machines on a bridge, with links of kBytesPerSecond each way.
-class LimitedNetwork : public NetworkMachines {
- public:
-  explicit LimitedNetwork(int num_machines) : NetworkMachines(num_machines) {
-    // The bridge lies in a namespace of its own.
-    const std::string bridge = "ip -n " + Name(-1);
-    works_ = works_ &&
-             Shell(bridge + " link add bridge type bridge && " + bridge + " link set bridge up");
-    for (int machine = 0; machine < num_machines && works_; ++machine) {
-      const std::string name = Name(machine), port = "port" + std::to_string(machine);
-      const std::string limit = " root tbf rate 400mbit burst 128kb latency 100ms";
-      works_ = Shell("ip link add card netns " + name + " type veth peer name " + port + " netns " +
-                     Name(-1)) &&
-               StartCard(machine) && Shell(bridge + " link set " + port + " master bridge up") &&
-               Shell("tc -n " + name + " qdisc add dev card" + limit) &&
-               Shell("tc -n " + Name(-1) + " qdisc add dev " + port + limit);
-    }
-  }
-};
-
 class OnLinks : public testing::TestWithParam<std::vector<int>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, OnLinks,
                          testing::Values(std::vector<int>{1, 1}, std::vector<int>{2, 2},
@@ -59,7 +39,7 @@ TEST_P(OnLinks, AnAllReduceTakesTheTimeOfItsBytes) {
   constexpr double kBytes = 100e6;
   const std::vector<int> machines = GetParam();
   const int num_machines = static_cast<int>(machines.size());
-  const LimitedNetwork network(num_machines);
+  const BridgedMachines network(num_machines, static_cast<int64_t>(8 * kBytesPerSecond));
   if (!network.works()) GTEST_SKIP() << "no network namespaces can be made here";
   const int n = std::accumulate(machines.begin(), machines.end(), 0);
   std::vector<int> machine_of;
@@ -67,20 +47,20 @@ TEST_P(OnLinks, AnAllReduceTakesTheTimeOfItsBytes) {
     machine_of.resize(machine_of.size() + static_cast<size_t>(machines[machine]), machine);
   const auto results = RunProcesses(Environments(n, FreePort()), [&](ProcessEnvironment env) {
     env = PlacedOn(env, machines);
-    env.master_addr = LimitedNetwork::Address(0);
-    LimitedNetwork::Enter(machine_of[env.rank]);
+    env.master_addr = BridgedMachines::Address(0);
+    BridgedMachines::Enter(machine_of[env.rank]);
     const auto group = JoinProcessGroup(env, {.timeout = std::chrono::seconds(60)});
     std::vector<float> data(static_cast<size_t>(kBytes / sizeof(float)));
     double seconds = 1e9, bytes = 0;
     for (int trial = 0; trial < 3; ++trial) {  // other work may keep the machine busy
       std::ranges::fill(data, static_cast<float>(env.rank));
       group->Barrier();
-      const double before = LimitedNetwork::BytesSent();
+      const double before = BridgedMachines::BytesSent();
       const Clock::time_point start = Clock::now();
       group->AllReduce(data);
       group->Barrier();
       seconds = std::min(seconds, std::chrono::duration<double>(Clock::now() - start).count());
-      bytes = LimitedNetwork::BytesSent() - before;
+      bytes = BridgedMachines::BytesSent() - before;
     }
     EXPECT_EQ(std::ranges::count(data, static_cast<float>(n * (n - 1) / 2)), std::ssize(data));
     std::ostringstream out;

@@ -55,4 +55,22 @@ bool NetworkMachines::StartCard(int machine) {
                " link set card up && " + ip + " link set lo up");
 }
 
+BridgedMachines::BridgedMachines(int num_machines, int64_t bits_per_second)
+    : NetworkMachines(num_machines) {
+  // The bridge lies in a namespace of its own.
+  const std::string ip = "ip -n " + Name(-1);
+  works_ = works_ && Shell(ip + " link add bridge type bridge && " + ip + " link set bridge up");
+  for (int machine = 0; machine < num_machines && works_; ++machine) {
+    const std::string name = Name(machine), port = "port" + std::to_string(machine);
+    works_ = Shell("ip link add card netns " + name + " type veth peer name " + port + " netns " +
+                   Name(-1)) &&
+             StartCard(machine) && Shell(ip + " link set " + port + " master bridge up");
+    if (bits_per_second == 0) continue;
+    const std::string limit =
+        " root tbf rate " + std::to_string(bits_per_second) + "bit burst 128kb latency 100ms";
+    works_ = works_ && Shell("tc -n " + name + " qdisc add dev card" + limit) &&
+             Shell("tc -n " + Name(-1) + " qdisc add dev " + port + limit);
+  }
+}
+
 }  // namespace lathe
