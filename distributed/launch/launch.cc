@@ -5,12 +5,10 @@
 #include <absl/strings/str_replace.h>
 #include <fcntl.h>
 #include <omp.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -18,15 +16,21 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <new>
+#include <random>
 #include <sstream>
+#include <string_view>
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/distributed/launch/rank_environment.h"
+#include "lathe/distributed/launch/rank_supervisor.h"
+#include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
+#include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/rendezvous/rank_end.h"
+#include "lathe/distributed/rendezvous/socket.h"
 
 namespace lathe {
 namespace {
@@ -72,32 +76,111 @@ std::string FindProgram(const std::string& name) {
   throw FileError(path, problem);
 }
 
-// An array of C strings, owned by this object, with a null pointer after the last.
-class CStrings {
- public:
-  explicit CStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {
-    for (std::string& s : strings_) pointers_.push_back(s.data());
-    pointers_.push_back(nullptr);
+// Returns pointers to the strings, with a null pointer after the last, as execve wants them.
+std::vector<char*> Pointers(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& s : strings) pointers.push_back(s.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+int LocalProcesses(const LaunchOptions& options) {
+  return options.num_processes / options.num_machines;
+}
+
+// Returns a name for a job that no other job has.
+std::string RandomId() {
+  std::random_device random;
+  return absl::StrCat(absl::Hex(random()), absl::Hex(random()));
+}
+
+// Returns a socket that holds the port where rank 0 is to listen: a free one if the option is 0.
+// Nothing else gets the port while the socket lives, but rank 0 can listen there. The socket itself
+// doesn't listen: a rank that waits for rank 0 would take it for rank 0. Throws Unavailable or
+// InvalidArgument if rank 0 could not listen at its address. Returns no socket on other machines
+// than rank 0's.
+//
+// If the port were only found and given up again, a socket of another job could get it. The ranks
+// that look for rank 0 there would then disturb that job.
+Socket HoldMainPort(const LaunchOptions& options) {
+  if (options.machine_rank != 0) return Socket();
+  const char* hint = options.num_machines > 1
+                         ? "choose another port with main_process_port, the same on all machines"
+                         : "choose another port with main_process_port; 0 takes a free one";
+  try {
+    return Bind(options.main_process_ip, options.main_process_port);
+  } catch (const Error& e) {
+    const bool address = e.code() == absl::StatusCode::kInvalidArgument;
+    throw e.WithHint(
+        address ? "main_process_ip must be an address of the machine with machine_rank 0" : hint);
   }
-  CStrings(const CStrings&) = delete;
-  CStrings& operator=(const CStrings&) = delete;
-  char** data() { return pointers_.data(); }
+}
 
- private:
-  std::vector<std::string> strings_;
-  std::vector<char*> pointers_;
-};
+// Returns true for a variable by which some launcher tells a process its place in the job.
+bool IsPlaceVariable(std::string_view name) {
+  constexpr std::string_view kPrefixes[] = {"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "TORCHELASTIC_",
+                                            "SLURM_STEP_"};
+  // NCCL_COMM_ID would make NCCL's ranks meet at another address than the job's.
+  constexpr std::string_view kNames[] = {
+      "RANK",          "WORLD_SIZE",      "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
+      "GROUP_RANK",    "ROLE_RANK",       "ROLE_WORLD_SIZE", "MASTER_ADDR",
+      "MASTER_PORT",   "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID",
+      "SLURM_LOCALID", "SLURM_NODEID",    "NCCL_COMM_ID"};
+  return std::ranges::count(kNames, name) > 0 ||
+         std::ranges::any_of(kPrefixes, [&](auto prefix) { return name.starts_with(prefix); });
+}
 
-// Starts this machine's ranks. `body(rank, variables)` returns the function that a rank runs. The
-// caller keeps `main_port` (HoldMainPort) until they have ended.
-void StartRanks(RankSupervisor& supervisor, const LaunchOptions& options, const Socket& main_port,
-                const std::function<std::function<void()>(int rank, const Environment&)>& body) {
-  const Environment job = JobEnvironment(options, supervisor.ended(), main_port);
+using Environment = std::map<std::string, std::string>;  // variables by their names
+
+// Returns the variables that are the same for all ranks of this machine. They are those of this
+// process without its own place in a job, those of the job, and the options'. Rank 0 is to listen
+// at `port`.
+Environment JobEnvironment(const LaunchOptions& options, const EndedRanksRecord& ended, int port) {
+  Environment environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const size_t equals = text.find('=');
+    const std::string_view name = text.substr(0, equals);
+    if (equals != text.npos && !IsPlaceVariable(name))
+      environment.emplace(name, text.substr(equals + 1));
+  }
+  const int local_size = LocalProcesses(options);
+  environment["WORLD_SIZE"] = std::to_string(options.num_processes);
+  environment["LOCAL_WORLD_SIZE"] = std::to_string(local_size);
+  environment["MASTER_ADDR"] = options.main_process_ip;
+  environment["MASTER_PORT"] = std::to_string(port);
+  environment[kEndedRanksVariable] = ended.Variable(port);
+  // All machines must choose the same job name without having communicated.
+  if (options.num_machines == 1) {
+    environment["LATHE_JOB_ID"] = RandomId();
+  } else if (!OwnVariable("LATHE_JOB_ID")) {
+    environment["LATHE_JOB_ID"] = AddressText(options.main_process_ip, port);
+  }
+  const int threads = options.num_threads_per_process;
+  if (threads > 0 || !OwnVariable("OMP_NUM_THREADS")) {
+    const int share = std::max(UsableCores() / local_size, 1);
+    environment["OMP_NUM_THREADS"] = std::to_string(threads > 0 ? threads : share);
+  }
+  for (const auto& [name, value] : options.environment) environment[name] = value;
+  return environment;
+}
+
+// Calls `start(rank, variables)` for each rank of this machine. Returns the socket of HoldMainPort,
+// which the caller keeps until the ranks have ended.
+[[nodiscard]] Socket StartRanks(
+    const LaunchOptions& options, const EndedRanksRecord& ended,
+    const std::function<void(int rank, const Environment& environment)>& start) {
+  Socket main_port = HoldMainPort(options);
+  Environment environment =
+      JobEnvironment(options, ended, main_port ? LocalPort(main_port) : options.main_process_port);
   const int local_size = LocalProcesses(options);
   for (int local_rank = 0; local_rank < local_size; ++local_rank) {
     const int rank = options.machine_rank * local_size + local_rank;
-    supervisor.Start(rank, body(rank, RankEnvironment(job, rank, local_rank)));
+    environment["RANK"] = std::to_string(rank);
+    environment["LOCAL_RANK"] = std::to_string(local_rank);
+    start(rank, environment);
   }
+  return main_port;
 }
 
 // Prints one line for the message and one for the hint, in one write, so that lines of other ranks
@@ -133,10 +216,73 @@ int RunFunction(const std::function<void()>& function, int rank) {
   }
 }
 
-int CountThreads() {
-  namespace fs = std::filesystem;
-  return static_cast<int>(std::distance(fs::directory_iterator("/proc/self/task"), {}));
+// Runs the program once on each rank of this machine, and waits for the ends.
+int RunOnce(const std::string& program, char* const* arguments, const LaunchOptions& options,
+            RankSupervisor& supervisor) {
+  // If exec succeeds, the child's end of the pipe closes (O_CLOEXEC). If it fails, the child writes
+  // errno into the pipe.
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw FileError("pipe", errno);
+  const FileDescriptor in(ends[0]);
+  FileDescriptor out(ends[1]);
+  const auto start = [&](int rank, const Environment& environment) {
+    std::vector<std::string> variables;
+    for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+    const std::vector<char*> pointers = Pointers(variables);
+    supervisor.Start(rank, [&] {
+      execve(program.c_str(), arguments, pointers.data());
+      const int problem = errno;
+      _exit(write(out.fd(), &problem, sizeof problem) == sizeof problem ? 126 : 127);
+    });
+  };
+  const Socket main_port = StartRanks(options, supervisor.ended(), start);
+  out = FileDescriptor();
+  int problem = 0;
+  if (read(in.fd(), &problem, sizeof problem) == sizeof problem) {
+    throw Error(absl::ErrnoToStatusCode(problem),
+                program + " cannot be started: " + std::strerror(problem),
+                problem == ENOEXEC  ? "a script needs a first line that starts with #!"
+                : problem == ENOENT ? "is the interpreter in its first line installed?"
+                                    : "");
+  }
+  return supervisor.Wait();
 }
+
+// Decides whether and when a job that has failed is started again.
+class RestartPolicy {
+ public:
+  explicit RestartPolicy(int max_restarts) : max_restarts_(max_restarts) {}
+  // `lasted` is the time from the start to the failure.
+  bool StartsAgain(int exit_code, bool by_signal, std::chrono::steady_clock::duration lasted) {
+    constexpr int kUsageCode = 2, kOwnErrorCode = 1, kMostOwnErrors = 3;
+    const bool is_own_error = exit_code == kOwnErrorCode;
+    own_errors_ = is_own_error ? own_errors_ + 1 : 0;
+    // A signal to one rank, or to another machine's launcher, stops the whole job, too.
+    const bool stopped =
+        by_signal || std::ranges::count(kPassedOnSignals, exit_code - kSignalExitCode) > 0;
+    if (exit_code == 0 || exit_code == kUsageCode || stopped) return false;
+    ChoosePause(is_own_error, lasted);
+    return own_errors_ < kMostOwnErrors && restarts_++ < max_restarts_;
+  }
+  int restarts() const { return restarts_; }
+  std::chrono::milliseconds pause() const { return pause_; }  // before the next start
+
+ private:
+  // See LaunchOptions::max_restarts. If a job that has worked before reports an error of its own,
+  // the pause is long: a full disk, for example, may have space then.
+  void ChoosePause(bool is_own_error, std::chrono::steady_clock::duration lasted) {
+    constexpr std::chrono::milliseconds kFirst(100), kLongest(10'000);
+    const bool is_quick = lasted < std::chrono::seconds(10);
+    pause_ = is_quick && pause_ != pause_.zero() ? std::min(2 * pause_, kLongest) : kFirst;
+    has_worked_ = has_worked_ || !is_quick || !is_own_error;
+    if (is_own_error && has_worked_) pause_ = kLongest;
+  }
+
+  const int max_restarts_;
+  int restarts_ = 0, own_errors_ = 0;
+  bool has_worked_ = false;  // as far as the launcher can tell
+  std::chrono::milliseconds pause_{0};
+};
 
 }  // namespace
 
@@ -175,84 +321,12 @@ void CheckLaunchOptions(const LaunchOptions& options) {
   }
 }
 
-namespace {
-
-// Runs the program once on each rank of this machine, and waits for the ends.
-int RunOnce(const std::string& program, CStrings& arguments, const LaunchOptions& options,
-            RankSupervisor& supervisor) {
-  // If exec succeeds, the child's end of the pipe closes (O_CLOEXEC). If it fails, the child writes
-  // errno into the pipe.
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw FileError("pipe", errno);
-  const FileDescriptor in(ends[0]);
-  FileDescriptor out(ends[1]);
-  const Socket main_port = HoldMainPort(options);
-  StartRanks(supervisor, options, main_port, [&](int, const Environment& environment) {
-    std::vector<std::string> variables;
-    for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
-    const auto shared = std::make_shared<CStrings>(std::move(variables));
-    return [&, shared] {
-      execve(program.c_str(), arguments.data(), shared->data());
-      const int problem = errno;
-      _exit(write(out.fd(), &problem, sizeof problem) == sizeof problem ? 126 : 127);
-    };
-  });
-  out = FileDescriptor();
-  int problem = 0;
-  if (read(in.fd(), &problem, sizeof problem) == sizeof problem) {
-    throw Error(absl::ErrnoToStatusCode(problem),
-                program + " cannot be started: " + std::strerror(problem),
-                problem == ENOEXEC  ? "a script needs a first line that starts with #!"
-                : problem == ENOENT ? "is the interpreter in its first line installed?"
-                                    : "");
-  }
-  return supervisor.Wait();
-}
-
-// Decides whether and when a job that has failed is started again.
-class RestartPolicy {
- public:
-  explicit RestartPolicy(int max_restarts) : max_restarts_(max_restarts) {}
-  // `lasted` is the time from the start to the failure.
-  bool StartsAgain(int exit_code, bool by_signal, std::chrono::steady_clock::duration lasted) {
-    constexpr int kUsageCode = 2, kOwnErrorCode = 1, kMostOwnErrors = 3;
-    const bool is_own_error = exit_code == kOwnErrorCode;
-    own_errors_ = is_own_error ? own_errors_ + 1 : 0;
-    // A signal to one rank, or to another machine's launcher, stops the whole job, too.
-    const bool stopped = std::ranges::any_of(std::array{SIGINT, SIGTERM, SIGHUP, SIGUSR1},
-                                             [&](int s) { return exit_code == 128 + s; });
-    if (exit_code == 0 || exit_code == kUsageCode || by_signal || stopped) return false;
-    ChoosePause(is_own_error, lasted);
-    return own_errors_ < kMostOwnErrors && restarts_++ < max_restarts_;
-  }
-  int restarts() const { return restarts_; }
-  std::chrono::milliseconds pause() const { return pause_; }  // before the next start
-
- private:
-  // The pause is 0.1 s at first. It doubles each time that the job has lasted less than 10 s, up to
-  // 10 s. If a job that has worked before reports an error of its own, the pause is 10 s: a full
-  // disk, for example, may have space then.
-  void ChoosePause(bool is_own_error, std::chrono::steady_clock::duration lasted) {
-    constexpr std::chrono::milliseconds kFirst(100), kLongest(10'000);
-    const bool is_quick = lasted < std::chrono::seconds(10);
-    pause_ = is_quick && pause_ != pause_.zero() ? std::min(2 * pause_, kLongest) : kFirst;
-    has_worked_ = has_worked_ || !is_quick || !is_own_error;
-    if (is_own_error && has_worked_) pause_ = kLongest;
-  }
-
-  const int max_restarts_;
-  int restarts_ = 0, own_errors_ = 0;
-  bool has_worked_ = false;  // as far as the launcher can tell
-  std::chrono::milliseconds pause_{0};
-};
-
-}  // namespace
-
 int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& given) {
   CheckLaunchOptions(given);
   if (command.empty()) throw InvalidArgument("[launch] the command is empty");
   const std::string program = FindProgram(command[0]);
-  CStrings arguments(command);
+  std::vector<std::string> words = command;
+  const std::vector<char*> arguments = Pointers(words);
   LaunchOptions options = given;
   // The job keeps its name, by which it knows its own checkpoints again.
   if (options.max_restarts > 0 && options.num_machines == 1)
@@ -264,12 +338,12 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
   for (;;) {
     const auto start = std::chrono::steady_clock::now();
     RankSupervisor supervisor(options.supervisor, signals);
-    const int exit_code = RunOnce(program, arguments, options, supervisor);
+    const int exit_code = RunOnce(program, arguments.data(), options, supervisor);
     const auto lasted = std::chrono::steady_clock::now() - start;
     if (!policy.StartsAgain(exit_code, supervisor.ended_by_signal(), lasted)) return exit_code;
     if (options.restart_with_ranks_left) {
       options.num_processes =
-          std::max(1, options.num_processes - std::max(1, supervisor.CountFailedAlone()));
+          std::max(1, options.num_processes - std::max(1, supervisor.num_failed_alone()));
       options.environment.emplace_back(kBatchProcessesVariable,
                                        std::to_string(given.num_processes));
     }
@@ -279,9 +353,9 @@ int LaunchProgram(const std::vector<std::string>& command, const LaunchOptions& 
               << policy.restarts() << " of " << options.max_restarts << std::endl;
     const int signal_number = signals.WaitFor(policy.pause());
     if (signal_number == 0) continue;
-    std::cerr << "lathe launch: signal " << signal_number << " (" << strsignal(signal_number)
-              << ") came before that, so the job is not started again" << std::endl;
-    return 128 + signal_number;
+    std::cerr << "lathe launch: " << SignalText(signal_number)
+              << " came before that, so the job is not started again" << std::endl;
+    return kSignalExitCode + signal_number;
   }
 }
 
@@ -292,7 +366,8 @@ int Launch(const std::function<void()>& function, int num_processes, LaunchOptio
     function();
     return 0;
   }
-  if (const int threads = CountThreads(); threads > 1) {
+  const auto threads = std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  if (threads > 1) {
     throw Error(absl::StatusCode::kFailedPrecondition,
                 "[launch] this process has " + std::to_string(threads) +
                     " threads; forked ranks would lack them and wait for them forever",
@@ -303,20 +378,19 @@ int Launch(const std::function<void()>& function, int num_processes, LaunchOptio
   std::fflush(nullptr);
   WatchedSignals signals;
   RankSupervisor supervisor(options.supervisor, signals);
-  const Socket main_port = HoldMainPort(options);
-  StartRanks(supervisor, options, main_port, [&](int rank, const Environment& environment) {
-    return [&function, rank, environment] {
+  const auto start = [&](int rank, const Environment& environment) {
+    supervisor.Start(rank, [&] {
       clearenv();
       for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
       // OpenMP has read OMP_NUM_THREADS long before.
-      if (const int threads = std::atoi(std::getenv("OMP_NUM_THREADS")); threads > 0) {
-        omp_set_num_threads(threads);
-      }
+      if (const int num = std::atoi(std::getenv("OMP_NUM_THREADS")); num > 0)
+        omp_set_num_threads(num);
       const int exit_code = RunFunction(function, rank);
       std::fflush(nullptr);
       _exit(exit_code);
-    };
-  });
+    });
+  };
+  const Socket main_port = StartRanks(options, supervisor.ended(), start);
   return supervisor.Wait();
 }
 

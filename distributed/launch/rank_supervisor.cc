@@ -25,8 +25,6 @@
 namespace lathe {
 namespace {
 
-constexpr int kSignalExitCode = 128;  // + the signal, as a shell reports it
-
 int ExitCode(int status) {
   return WIFSIGNALED(status) ? kSignalExitCode + WTERMSIG(status) : WEXITSTATUS(status);
 }
@@ -65,19 +63,25 @@ void MoveTo(int stream, int fd) {
   close(fd);
 }
 
-}  // namespace
-
-OpenStandardStreams::OpenStandardStreams() {
+// Opens /dev/null for standard streams that are closed.
+void OpenStandardStreams() {
   int fd = open("/dev/null", O_RDWR);
   while (fd >= 0 && fd <= STDERR_FILENO) fd = dup(fd);
   if (fd >= 0) close(fd);
 }
 
+}  // namespace
+
+std::string SignalText(int signal_number) {
+  return "signal " + std::to_string(signal_number) + " (" + strsignal(signal_number) + ")";
+}
+
 WatchedSignals::WatchedSignals() {
+  OpenStandardStreams();  // before fd_, which must not get the number of one
   sigset_t watched;
   sigemptyset(&watched);
   sigaddset(&watched, SIGCHLD);
-  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+  for (const int signal_number : kPassedOnSignals) {
     struct sigaction action {};
     sigaction(signal_number, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&watched, signal_number);
@@ -164,7 +168,7 @@ void RankSupervisor::Start(int rank, const std::function<void()>& body) {
 }
 
 int RankSupervisor::Wait() {
-  const auto reader_has_time = [&] { return !told_to_end_ || Clock::now() < stage_end_; };
+  const auto reader_has_time = [&] { return passed_on_.empty() || Clock::now() < stage_end_; };
   while (AnyRuns() || (output_.waiting() && reader_has_time())) {
     std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
     output_.AppendTo(polled);
@@ -180,9 +184,7 @@ int RankSupervisor::Wait() {
   return exit_code_;
 }
 
-bool RankSupervisor::AnyRuns() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running; });
-}
+bool RankSupervisor::AnyRuns() const { return std::ranges::any_of(ranks_, &Rank::running); }
 
 void RankSupervisor::SignalAll(int signal_number) const {
   for (const Rank& rank : ranks_) {
@@ -203,69 +205,55 @@ void RankSupervisor::Reap() {
     guard_.Remove(rank.process);
     waitpid(rank.process, &rank.status, 0);
     rank.running = false;
-    ended_.Add(rank.rank, ExitCode(rank.status));
-    if (ExitCode(rank.status) != 0) failed.push_back(&rank);
+    const int code = ExitCode(rank.status);
+    ended_.Add(rank.rank, code);
+    if (code == 0) continue;
+    failed.push_back(&rank);
     // Once the ranks were told to end, they end with that signal.
-    rank.failed_alone =
-        ExitCode(rank.status) != 0 && (stage_ == Stage::kRunning || stage_ == Stage::kRankFailed);
+    const bool told_to_end = stage_ != Stage::kRunning && stage_ != Stage::kRankFailed;
+    if (code != kLostRankExitCode && !told_to_end) ++num_failed_alone_;
   }
   if (!AnyRuns()) output_.ReadRest();
-  if (!AnyRuns() && told_to_end_) stage_end_ = std::min(stage_end_, Clock::now() + options_.stop);
+  if (!AnyRuns() && !passed_on_.empty())
+    stage_end_ = std::min(stage_end_, Clock::now() + options_.stop);
   // If several failures are found at once, a rank that was killed has made the others fail.
-  std::stable_sort(failed.begin(), failed.end(), [](const Rank* a, const Rank* b) {
-    return WIFSIGNALED(a->status) > WIFSIGNALED(b->status);
-  });
+  std::ranges::stable_partition(failed, [](const Rank* r) { return WIFSIGNALED(r->status); });
   for (const Rank* rank : failed) NoteFailure(*rank);
   if (!AnyRuns()) TellCause();
 }
 
-// Returns true if the rank has ended because it was told to, or because it has lost another.
-bool RankSupervisor::FollowedASignal(const Rank& rank) const {
-  const int code = ExitCode(rank.status);
-  return code == kLostRankExitCode ||
-         std::ranges::any_of(passed_on_, [&](int s) { return code == kSignalExitCode + s; });
-}
-
-int RankSupervisor::CountFailedAlone() const {
-  return static_cast<int>(std::ranges::count_if(ranks_, [](const Rank& rank) {
-    return rank.failed_alone && ExitCode(rank.status) != kLostRankExitCode;
-  }));
-}
-
 void RankSupervisor::NoteFailure(const Rank& rank) {
   if (stage_ == Stage::kSigkillSent) return;
+  const int code = ExitCode(rank.status);
+  const bool has_lost_another = code == kLostRankExitCode;
   if (stage_ == Stage::kRunning) {
     BeginStage(Stage::kRankFailed, options_.notice);
     tell_cause_at_ = Clock::now() + options_.patience;
   } else if (by_signal_) {
-    if (stage_ == Stage::kSignalPassedOn && ExitCode(rank.status) == kLostRankExitCode) {
+    if (stage_ == Stage::kSignalPassedOn && has_lost_another) {
       // The rank that it has lost may hang.
       kill_by_ = stage_end_;
       WaitForThoseThatWork();
     }
     // A signal ends the job, and yet one rank may fail by itself: it could not save, for example.
-    if (cause_ != nullptr || FollowedASignal(rank)) return;
-  } else if (stage_ != Stage::kRankFailed || ExitCode(cause_->status) != kLostRankExitCode ||
-             ExitCode(rank.status) == kLostRankExitCode) {
+    const bool as_told = std::ranges::count(passed_on_, code - kSignalExitCode) > 0;
+    if (cause_ != nullptr || has_lost_another || as_told) return;
+  } else if (stage_ != Stage::kRankFailed || exit_code_ != kLostRankExitCode || has_lost_another) {
     return;  // the first failure is why the job ends
   }
   cause_ = &rank;
-  exit_code_ = ExitCode(rank.status);
+  exit_code_ = code;
 }
 
 std::string RankSupervisor::Describe(const Rank& rank) const {
   const std::string text =
       "rank " + std::to_string(rank.rank) + " (process " + std::to_string(rank.process) + ") ";
-  const auto with_name = [](int signal_number) {
-    return "signal " + std::to_string(signal_number) + " (" + strsignal(signal_number) + ")";
-  };
-  if (WIFSIGNALED(rank.status)) return text + "was killed by " + with_name(WTERMSIG(rank.status));
+  if (WIFSIGNALED(rank.status)) return text + "was killed by " + SignalText(WTERMSIG(rank.status));
   const int code = ExitCode(rank.status), signal_number = code - kSignalExitCode;
   std::string why;
   if (code == kLostRankExitCode) why = ", because it has lost another rank";
-  for (const int passed_on : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
-    if (signal_number == passed_on) why = ", as told by " + with_name(signal_number);
-  }
+  if (std::ranges::count(kPassedOnSignals, signal_number) > 0)
+    why = ", as told by " + SignalText(signal_number);
   return text + "ended with exit code " + std::to_string(code) + why;
 }
 
@@ -292,14 +280,11 @@ void RankSupervisor::PassOn(int signal_number) {
   SignalAll(signal_number);
   passed_on_.push_back(signal_number);
   const Clock::time_point now = Clock::now();
-  const bool is_new_request = stop_requests_ == 0 || now - last_stop_request_ > kSameRequest;
-  if (is_new_request) {
-    ++stop_requests_;
+  if (stop_requests_ == 0 || now - last_stop_request_ > kSameRequest) {
     last_stop_request_ = now;
+    if (++stop_requests_ == 3 && AnyRuns() && stage_ != Stage::kSigkillSent)
+      KillAll("did not end, and this is the third signal");
   }
-  if (is_new_request && stop_requests_ == 3 && AnyRuns() && stage_ != Stage::kSigkillSent)
-    KillAll("did not end, and this is the third signal");
-  told_to_end_ = true;
   if (!AnyRuns()) stage_end_ = Clock::now();
   if (stage_ != Stage::kRunning) return;
   exit_code_ = kSignalExitCode + signal_number;
@@ -307,16 +292,12 @@ void RankSupervisor::PassOn(int signal_number) {
   if (AnyRuns()) BeginStage(Stage::kSignalPassedOn, options_.grace);
 }
 
-void RankSupervisor::RecordProcessorTimes() {
-  for (Rank& rank : ranks_) rank.ticks = ActivityOf(rank.process).ticks;
-}
-
-// Returns true if a rank has computed for a twentieth of the time since RecordProcessorTimes, on
-// one core, or waits for a disk right now.
+// Returns true if a rank has computed for a twentieth of the time since kStopping began, on one
+// core, or waits for a disk right now.
 bool RankSupervisor::AnyIsBusy() const {
   const double seconds = std::chrono::duration<double>(options_.stop).count();
   const auto least = static_cast<int64_t>(seconds / 20 * static_cast<double>(sysconf(_SC_CLK_TCK)));
-  return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+  return std::ranges::any_of(ranks_, [&](const Rank& rank) {
     if (!rank.running) return false;
     const Activity activity = ActivityOf(rank.process);
     return activity.waits_for_disk || activity.ticks - rank.ticks > least;
@@ -324,13 +305,15 @@ bool RankSupervisor::AnyIsBusy() const {
 }
 
 void RankSupervisor::BeginStage(Stage stage, std::chrono::milliseconds time) {
+  if (stage == Stage::kStopping) {
+    for (Rank& rank : ranks_) rank.ticks = ActivityOf(rank.process).ticks;
+  }
   stage_ = stage;
   stage_end_ = Clock::now() + time;
 }
 
 // Gives ranks that work on more time, but not beyond kill_by_.
 void RankSupervisor::WaitForThoseThatWork() {
-  RecordProcessorTimes();
   BeginStage(Stage::kStopping, std::min(options_.stop, TimeLeft(kill_by_)));
 }
 
@@ -339,7 +322,6 @@ void RankSupervisor::EndStage() {
     TellCauseWhileOthersRun();
     SignalAll(SIGTERM);
     kill_by_ = Clock::now() + options_.grace;
-    RecordProcessorTimes();
     return BeginStage(Stage::kStopping, options_.stop);
   }
   // A rank that works on may be saving.
@@ -369,15 +351,15 @@ int RankSupervisor::PollTimeout() const {
   constexpr std::chrono::milliseconds kLook(500);
   const Clock::time_point look = AnyRuns() ? Clock::now() + kLook : Clock::time_point::max();
   const Clock::time_point next = std::min({stage_end_, tell_cause_at_, look});
-  if (next == Clock::time_point::max() || (!AnyRuns() && !told_to_end_)) return -1;
+  if (next == Clock::time_point::max() || (!AnyRuns() && passed_on_.empty())) return -1;
   return static_cast<int>(std::min<int64_t>(TimeLeft(next).count() + 1, 1 << 30));
 }
 
 void RankSupervisor::Say(const std::string& text) {
-  const std::string line = "lathe launch: " + text;
+  const std::string line = "lathe launch: " + text + '\n';
   if (options_.tag_output) return output_.Say(line);
-  const std::string whole = line + '\n';  // in one piece, so that lines of ranks don't come between
-  if (write(STDERR_FILENO, whole.data(), whole.size()) < 0) return;  // nobody reads it
+  // In one piece, so that lines of ranks don't come between.
+  if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // nobody reads it
 }
 
 }  // namespace lathe

@@ -18,13 +18,14 @@
 //   but at most until `grace` after SIGTERM. The launcher tells the cause last, after all that the
 //   ranks have printed. If ranks still run `patience` after the failure, it tells the cause then,
 //   too.
-// - A rank that ends because it has lost another (who_reports.h) is the cause only if no other rank
-//   here has failed by itself.
+// - The cause is the first rank that failed. One that ends because it has lost another
+//   (who_reports.h) is the cause only if no rank here fails by itself within `notice`.
 #pragma once
 
 #include <signal.h>
 #include <sys/types.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -37,6 +38,12 @@
 
 namespace lathe {
 
+inline constexpr int kSignalExitCode = 128;  // + the signal, as a shell reports it
+// The signals that are passed on to the ranks.
+inline constexpr std::array kPassedOnSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+// Returns "signal 15 (Terminated)".
+std::string SignalText(int signal_number);
+
 struct SupervisorOptions {
   std::chrono::milliseconds grace = std::chrono::seconds(60);
   std::chrono::milliseconds notice = std::chrono::seconds(5);
@@ -46,13 +53,8 @@ struct SupervisorOptions {
   bool pass_input = false;  // the first rank that is started gets standard input
 };
 
-// Opens /dev/null for standard streams that are closed, so that the next file or pipe doesn't get
-// their numbers.
-struct OpenStandardStreams {
-  OpenStandardStreams();
-};
-
-// While it lives, this thread reads the watched signals from fd(), and SIGPIPE is ignored.
+// While it lives, this thread reads the watched signals from fd(), and SIGPIPE is ignored. Standard
+// streams that were closed lead to /dev/null, so that no file or pipe gets their numbers.
 class WatchedSignals {
  public:
   WatchedSignals();
@@ -68,7 +70,6 @@ class WatchedSignals {
   int WaitFor(std::chrono::milliseconds time);
 
  private:
-  OpenStandardStreams streams_;  // before fd_, which must not get the number of one
   FileDescriptor fd_;
   sigset_t old_mask_;
   struct sigaction old_child_, old_pipe_;
@@ -90,18 +91,17 @@ class RankSupervisor {
   void Start(int rank, const std::function<void()>& body);
 
   // Waits until all ranks have ended, and says on standard error what happened. Returns 0 if all
-  // ended well. If a rank failed, returns the exit code of the first one, or 128 + the signal that
-  // killed it. A rank that ended because it had lost another one counts only if no rank fails in
-  // another way within SupervisorOptions::notice. If a signal came here before and no rank failed
-  // otherwise, returns 128 + that signal.
+  // ended well. If a rank failed, returns the exit code of the cause, or 128 + the signal that
+  // killed it. If a signal came here before and no rank failed otherwise, returns 128 + that
+  // signal.
   int Wait();
 
   const EndedRanksRecord& ended() const { return ended_; }
   // Returns true if a signal that came here has ended the job.
-  bool ended_by_signal() const { return told_to_end_; }
+  bool ended_by_signal() const { return !passed_on_.empty(); }
   // Returns how many ranks have failed by themselves: not because another was lost, and not because
   // they were told to end. Valid after Wait.
-  int CountFailedAlone() const;
+  int num_failed_alone() const { return num_failed_alone_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -116,17 +116,14 @@ class RankSupervisor {
     int rank;
     pid_t process;
     bool running = true;
-    int status = 0;             // from waitpid
-    bool failed_alone = false;  // it has failed before the launcher ended others
-    int64_t ticks = 0;          // of processor time, at the last RecordProcessorTimes
+    int status = 0;     // from waitpid
+    int64_t ticks = 0;  // of processor time, when the last kStopping began
   };
 
   bool AnyRuns() const;
   void SignalAll(int signal_number) const;
   void Reap();
-  bool FollowedASignal(const Rank& rank) const;
   void NoteFailure(const Rank& rank);
-  void RecordProcessorTimes();
   bool AnyIsBusy() const;
   std::string Describe(const Rank& rank) const;
   void TellCauseWhileOthersRun();
@@ -152,12 +149,11 @@ class RankSupervisor {
   bool told_early_ = false;      // true once the cause was told early
   Clock::time_point tell_cause_at_ = Clock::time_point::max();
   Clock::time_point kill_by_ = Clock::time_point::max();  // when all are killed at the latest
-  std::vector<int> passed_on_;                            // signals that the ranks have got
+  std::vector<int> passed_on_;                            // signals that have come here
   bool by_signal_ = false;                                // a signal, and no failure, ends the job
   int stop_requests_ = 0;  // the number of signals, with those within a second counted once
   Clock::time_point last_stop_request_;
-  bool told_to_end_ = false;  // by a signal; limits the wait for the output's reader
-  int exit_code_ = 0;
+  int exit_code_ = 0, num_failed_alone_ = 0;
 };
 
 }  // namespace lathe

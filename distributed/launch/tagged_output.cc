@@ -38,7 +38,7 @@ void TaggedOutput::CloseInChild() const {
   for (const Source& source : sources_) close(source.pipe.fd());
 }
 
-void TaggedOutput::Say(const std::string& line) { queue_.push_back({STDERR_FILENO, line + '\n'}); }
+void TaggedOutput::Say(const std::string& line) { queue_.push_back({STDERR_FILENO, line}); }
 
 void TaggedOutput::AppendTo(std::vector<pollfd>& polled) const {
   for (const Source& source : sources_) {

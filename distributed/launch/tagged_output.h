@@ -24,7 +24,7 @@ class TaggedOutput {
   // STDERR_FILENO). This object reads the other end, and closes it once nobody reads this process's
   // own `stream`.
   FileDescriptor Add(int rank, int stream);
-  // Adds a line of the caller's own to standard error, after the lines that wait.
+  // Adds a line of the caller's own, with its end, to standard error, after the lines that wait.
   void Say(const std::string& line);
 
   // AppendTo appends what to poll for; Handle takes the same entries back after the poll.
