@@ -25,7 +25,6 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/distributed/launch/rank_supervisor.h"
-#include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/distributed/rendezvous/environment.h"

@@ -15,11 +15,20 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/distributed/launch/rank_supervisor.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/rendezvous/machine.h"
 
 namespace lathe {
+
+// See rank_supervisor.h.
+struct SupervisorOptions {
+  std::chrono::milliseconds grace = std::chrono::seconds(60);
+  std::chrono::milliseconds notice = std::chrono::seconds(5);
+  std::chrono::milliseconds stop = std::chrono::seconds(5);
+  std::chrono::milliseconds patience = std::chrono::seconds(1);
+  bool tag_output = false;
+  bool pass_input = false;  // the first rank that is started gets standard input
+};
 
 struct LaunchOptions {
   // The number of processes of the whole job; each machine runs the same number.

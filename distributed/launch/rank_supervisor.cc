@@ -18,7 +18,6 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
 #include "lathe/distributed/rendezvous/wait_time.h"
 

@@ -32,9 +32,10 @@
 #include <string>
 #include <vector>
 
+#include "lathe/distributed/launch/launch.h"
 #include "lathe/distributed/launch/orphan_guard.h"
 #include "lathe/distributed/launch/tagged_output.h"
-#include "lathe/distributed/liveness/ended_ranks.h"
+#include "lathe/distributed/liveness/who_reports.h"
 
 namespace lathe {
 
@@ -43,15 +44,6 @@ inline constexpr int kSignalExitCode = 128;  // + the signal, as a shell reports
 inline constexpr std::array kPassedOnSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 // Returns "signal 15 (Terminated)".
 std::string SignalText(int signal_number);
-
-struct SupervisorOptions {
-  std::chrono::milliseconds grace = std::chrono::seconds(60);
-  std::chrono::milliseconds notice = std::chrono::seconds(5);
-  std::chrono::milliseconds stop = std::chrono::seconds(5);
-  std::chrono::milliseconds patience = std::chrono::seconds(1);
-  bool tag_output = false;
-  bool pass_input = false;  // the first rank that is started gets standard input
-};
 
 // While it lives, this thread reads the watched signals from fd(), and SIGPIPE is ignored. Standard
 // streams that were closed lead to /dev/null, so that no file or pipe gets their numbers.

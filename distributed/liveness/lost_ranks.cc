@@ -1,6 +1,9 @@
 #include "lathe/distributed/liveness/lost_ranks.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_replace.h>
 
 #include <algorithm>
 #include <sstream>
@@ -42,16 +45,10 @@ GroupProblem FailedRankProblem(int rank, const std::string& reason) {
 // The text has three parts. The first line is "kind rank rank ...", or empty if no rank is lost.
 // The second line is the phase. The message follows, which may have any number of lines.
 std::string Serialize(const GroupProblem& problem) {
-  std::ostringstream value;
-  std::string phase;
-  if (problem.lost) {
-    value << static_cast<int>(problem.lost->kind);
-    for (const int rank : problem.lost->ranks) value << ' ' << rank;
-    phase = problem.lost->phase;
-    std::ranges::replace(phase, '\n', ' ');
-  }
-  value << '\n' << phase << '\n' << problem.text;
-  return value.str();
+  if (!problem.lost) return "\n\n" + problem.text;
+  const LostRanks& lost = *problem.lost;
+  return absl::StrCat(static_cast<int>(lost.kind), " ", absl::StrJoin(lost.ranks, " "), "\n",
+                      absl::StrReplaceAll(lost.phase, {{"\n", " "}}), "\n", problem.text);
 }
 
 GroupProblem ParseGroupProblem(const std::string& value) {

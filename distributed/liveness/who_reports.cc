@@ -1,15 +1,17 @@
 #include "lathe/distributed/liveness/who_reports.h"
 
+#include <absl/strings/str_cat.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <functional>
-#include <optional>
+#include <sstream>
 #include <thread>
 #include <utility>
 
-#include "lathe/distributed/liveness/ended_ranks.h"
 #include "lathe/distributed/rendezvous/rank_waits.h"
 
 namespace lathe {
@@ -60,29 +62,58 @@ NotedRanks& Noted() {
   return noted;
 }
 
-// Returns the ranks of this process's machine before the ranks have told each other where they run.
-// It assumes that the launcher numbers the ranks of a machine consecutively. `lathe launch` does,
-// and so do all others unless they are asked for another order.
-std::vector<int> ConsecutiveRanks(const ProcessEnvironment& environment) {
-  const int first = environment.rank - environment.local_rank;
-  return RanksBetween(first, first + environment.local_world_size);
+// Returns the ranks of this machine that are lower than this one and not among those that are gone.
+std::vector<int> LowerRanksLeft(const ProcessEnvironment& environment,
+                                const std::vector<int>& gone) {
+  std::vector<int> left = LocalRanks();
+  std::erase_if(left, [&](int rank) {
+    return rank >= environment.rank || std::ranges::count(gone, rank) > 0;
+  });
+  return left;
 }
 
 }  // namespace
+
+EndedRanksRecord::EndedRanksRecord() : memory_(memfd_create("lathe ended ranks", MFD_CLOEXEC)) {}
+
+void EndedRanksRecord::Add(int rank, int exit_code) {
+  const std::string line = absl::StrCat(rank, " ", exit_code, "\n");
+  if (memory_ && write(memory_.fd(), line.data(), line.size()) < 0) memory_ = Socket();
+}
+
+std::string EndedRanksRecord::Variable(int port) const {
+  return memory_ ? absl::StrCat(port, " /proc/", getpid(), "/fd/", memory_.fd()) : "";
+}
+
+std::optional<std::vector<EndedRank>> FindEndedRanks(const ProcessEnvironment& environment) {
+  std::istringstream text(OwnVariable(kEndedRanksVariable).value_or(""));
+  int port = 0;
+  std::string path;
+  if (!(text >> port >> path) || port != environment.master_port) return std::nullopt;
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  std::vector<EndedRank> ranks;
+  for (EndedRank ended{}; file >> ended.rank >> ended.exit_code;) ranks.push_back(ended);
+  return ranks;
+}
+
+std::optional<int> FindFirstEndedRank(const ProcessEnvironment& environment) {
+  const auto ranks = FindEndedRanks(environment);
+  return !ranks || ranks->empty() ? std::nullopt : std::optional(ranks->front().rank);
+}
 
 void SetLocalRanks(std::vector<int> ranks) { Noted() = {std::move(ranks), getpid()}; }
 
 std::vector<int> LocalRanks() {
   if (Noted().process == getpid()) return Noted().ranks;
-  return ConsecutiveRanks(ReadProcessEnvironment());
+  const ProcessEnvironment environment = ReadProcessEnvironment();
+  const int first = environment.rank - environment.local_rank;
+  return RanksBetween(first, first + environment.local_world_size);
 }
 
 bool ShouldReportLostRanks(const LostRanks& lost, const ProcessEnvironment& environment) {
   const std::vector<int> local_ranks = LocalRanks();
-  std::vector<int> before;  // lower ranks here that are left, unless they hang, too
-  for (const int other : local_ranks) {
-    if (other < environment.rank && !lost.Includes(other)) before.push_back(other);
-  }
+  const std::vector<int> before = LowerRanksLeft(environment, lost.ranks);  // they may hang, too
   if (!before.empty() && !(lost.hangs() && AllHang(environment, before))) return false;
   const bool all_here = std::ranges::all_of(
       lost.ranks, [&](int other) { return std::ranges::count(local_ranks, other) > 0; });
@@ -104,10 +135,7 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
       if (saved) return false;
       gone.push_back(ended.rank);
     }
-    before.clear();
-    for (const int rank : local_ranks) {
-      if (rank < environment.rank && std::ranges::count(gone, rank) == 0) before.push_back(rank);
-    }
+    before = LowerRanksLeft(environment, gone);
     // The main process may have saved and ended just now. The launcher then records it in a moment.
     const bool main_may_have_saved =
         known && lost != nullptr && !lost->Includes(0) && std::ranges::count(local_ranks, 0) > 0 &&
@@ -121,8 +149,8 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
 bool IsReportedByLocalMain(const ProcessEnvironment& environment, bool without_record) {
   if (environment.local_rank == 0) return false;
   if (!FindEndedRanks(environment)) return without_record;
-  // Only `lathe launch` keeps a record, so the assumption holds wherever the answer matters.
-  return HasReported(environment, ConsecutiveRanks(environment).front(), 3 * kMoment);
+  // Only `lathe launch` keeps a record, and it numbers the ranks of a machine consecutively.
+  return HasReported(environment, environment.rank - environment.local_rank, 3 * kMoment);
 }
 
 }  // namespace lathe

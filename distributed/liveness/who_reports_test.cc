@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/distributed/liveness/ended_ranks.h"
-
 namespace lathe {
 namespace {
 
