@@ -211,7 +211,7 @@ void SetHeartbeatLimit(Store& store, const ProcessGroupOptions& options) {
   const Milliseconds limit = options.heartbeat_timeout > Milliseconds(0)
                                  ? options.heartbeat_timeout
                                  : std::min<Milliseconds>(kUsual, options.timeout);
-  store.Set(Heartbeat::kLimit, std::to_string(limit.count()));
+  store.Set(PeerWatch::kHeartbeatLimit, std::to_string(limit.count()));
 }
 
 void AwaitOthers(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -48,7 +49,7 @@ PeerWatch::PeerWatch(int rank, int size, std::shared_ptr<StoreServer> server,
     : rank_(rank), size_(size), server_(std::move(server)), store_(std::move(store)) {}
 
 PeerWatch::~PeerWatch() {
-  life_.reset();
+  StopHeartbeat();
   if (!problem_.empty() || abandoned_) return;
   try {
     SayGoodbye();
@@ -99,18 +100,19 @@ std::vector<int> PeerWatch::FindGone(Store& store, const std::vector<int>& ranks
 
 void PeerWatch::Run(const char* what, const std::function<void()>& body) {
   const std::lock_guard lock(mutex_);
-  if (!problem_.empty()) throw Failure(what, problem_);
+  if (!problem_.empty()) throw CannotGoOnError(what, rank_, problem_);
   const auto agree = [&](const GroupProblem& noticed) {
     try {
       problem_ = AgreeOnProblem(what, noticed);
     } catch (const Error& store_error) {
       problem_ = noticed.IsFaultOf(rank_) ? noticed : ProblemOfStore(store_error);
     }
-    return Failure(what, problem_);
+    return CannotGoOnError(what, rank_, problem_);
   };
   // Ends after the problem is agreed on: until then this rank waits for the others.
-  const absl::Cleanup end_call = [this] { call_->End(); };
-  call_->Begin(what);
+  const absl::Cleanup end_call = [this] { call_->what = nullptr; };
+  ++call_->number;
+  call_->what = what;
   try {
     body();
   } catch (const OwnFault& e) {
@@ -120,10 +122,6 @@ void PeerWatch::Run(const char* what, const std::function<void()>& body) {
   } catch (const std::exception& e) {
     throw agree(ConnectionFailed(e));
   }
-}
-
-Error PeerWatch::Failure(const char* what, const GroupProblem& problem) const {
-  return CannotGoOnError(what, rank_, problem);
 }
 
 void PeerWatch::LeaveTogether(const GroupProblem& problem) try {
@@ -144,23 +142,17 @@ void PeerWatch::CheckAllLive() {
   if (FindEndedPeer()) throw std::runtime_error("a process has ended");
 }
 
-GroupProblem PeerWatch::FindLostRank() const {
-  return life_ == nullptr ? GroupProblem{} : life_->FindLostRank();
-}
-
-// Returns the first rank that has ended, or one that is about to; nullopt if all live.
-std::optional<int> PeerWatch::FindEndedPeer(Milliseconds wait) {
-  auto name = store_->Get(Store::kGone, wait);
-  if (!name) name = store_->Get(kFinishedRank, Milliseconds(0));
-  if (!name) return std::nullopt;
-  return RankOfName(*name);
+// Returns the name of the first rank that has ended or is about to; nullopt if all live.
+std::optional<std::string> PeerWatch::FindEndedPeer(Milliseconds wait) {
+  const auto name = store_->Get(Store::kGone, wait);
+  return name ? name : store_->Get(kFinishedRank, Milliseconds(0));
 }
 
 void PeerWatch::CheckForProblems() {
   CheckAllLive();
   if (extra_check_) extra_check_();
   if (!store_->Get(kTrouble, Milliseconds(0))) return;
-  const char* const call = call_->what();
+  const char* const call = call_->what;
   store_->Set(RankKey(kWaitsIn, rank_), call == nullptr ? "" : call);
   throw std::runtime_error("another rank can't go on");
 }
@@ -197,31 +189,9 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
   return all;
 }
 
-void PeerWatch::StartHeartbeat(std::shared_ptr<Store> store, Milliseconds timeout,
-                               std::function<void()> on_lost_rank) {
-  patience_ = timeout;
-  // A call that waits for a hanging store would otherwise notice this only a timeout after it
-  // began.
-  const auto and_the_store = [watched = store_,
-                              on_lost_rank = std::move(on_lost_rank)](bool rank_0) {
-    if (rank_0) watched->BreakOff();
-    if (on_lost_rank) on_lost_rank();
-  };
-  life_ = std::make_unique<Heartbeat>(
-      rank_, size_, std::move(store),
-      HeartbeatOptions{
-          .limit = timeout, .longest_call = timeout, .call = call_, .on_trouble = and_the_store});
-}
-
 void PeerWatch::CheckPeers() {
   const GroupProblem lost = FindLostRank();
   if (!lost.empty()) Run("check_peers", [&] { throw AsError(lost); });
-}
-
-void PeerWatch::SetAlarm(const std::function<void(const Error&)>& alarm) {
-  if (life_ == nullptr) return;
-  if (!alarm) return life_->SetAlarm(nullptr);
-  life_->SetAlarm([this, alarm](const GroupProblem& lost) { alarm(Failure("alarm", lost)); });
 }
 
 void PeerWatch::SetPhase(const std::string& phase) {
@@ -248,7 +218,7 @@ void PeerWatch::Abandon() {
 void PeerWatch::PostMessage(const std::string& key, const std::string& value) try {
   store_->Set("word/" + key, value);
 } catch (const Error& e) {
-  throw Failure("post", ProblemOfStore(e));
+  throw CannotGoOnError("post", rank_, ProblemOfStore(e));
 }
 
 std::string PeerWatch::AwaitMessage(const std::string& key, int from) {
@@ -261,8 +231,7 @@ std::string PeerWatch::AwaitMessage(const std::string& key, int from) {
       if (ended) {
         // The rank may have posted the word just before it ended.
         if (const auto value = store_->Get("word/" + key, Milliseconds(0))) return *value;
-        const int rank = RankOfName(*ended);
-        problem = EndedRankProblem(rank, PhaseOf(rank));
+        problem = ProblemOfEnded(*store_, *ended);
       } else if (const auto agreed = store_->Get(kProblem, Milliseconds(0))) {
         problem = ParseGroupProblem(*agreed);
       } else {
@@ -272,13 +241,108 @@ std::string PeerWatch::AwaitMessage(const std::string& key, int from) {
   } catch (const Error& e) {
     problem = ProblemOfStore(e);
   }
-  throw Failure("await", problem);
+  throw CannotGoOnError("await", rank_, problem);
 }
 
 std::optional<std::string> PeerWatch::FindMessage(const std::string& key, Milliseconds time) try {
   return store_->Get("word/" + key, time);
 } catch (const Error& e) {
-  throw Failure("find", ProblemOfStore(e));
+  throw CannotGoOnError("find", rank_, ProblemOfStore(e));
+}
+
+// Returns the problem that all ranks agree on: the first one that a rank recorded in the store.
+// `noticed` is what this rank saw. A rank that leaves because another is lost does not count as
+// lost itself.
+GroupProblem PeerWatch::AgreeOnProblem(const char* what, const GroupProblem& noticed) {
+  const bool own_fault = noticed.IsFaultOf(rank_);
+  store_->SetPatience(kMoment);
+  auto agreed = store_->Get(kProblem, Milliseconds(0));
+  if (!agreed && !own_fault && store_->Get(kTrouble, Milliseconds(0))) {
+    // Another rank looks for the culprit already.
+    store_->Set(RankKey(kWaitsIn, rank_), what);
+    agreed = store_->Get(kProblem, TimeToAnswer() + kMoment);
+  }
+  if (!agreed) {
+    const std::string found = Serialize(own_fault ? noticed : FindCulprit(what, noticed));
+    if (store_->Add("problems", 1) == 1) store_->Set(kProblem, found);
+    store_->Set(kTrouble, "");
+    agreed = store_->Get(kProblem, kMoment);
+    if (!agreed) agreed = found;
+  }
+  GroupProblem problem = ParseGroupProblem(*agreed);
+  LeaveTogether(problem);
+  return problem;
+}
+
+// Finds the rank that is to blame. The store knows ranks that died. A rank hangs if it doesn't say
+// that it waits, too. Returns `noticed` if no rank is to blame.
+GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& noticed) {
+  if (const auto ended = FindEndedPeer(kMoment)) return ProblemOfEnded(*store_, *ended);
+  if (const auto silent = store_->Get(kSilent, Milliseconds(0))) return ParseGroupProblem(*silent);
+  store_->Set(RankKey(kWaitsIn, rank_), what);
+  store_->Set(kTrouble, "");
+  const std::vector<int> ranks = RanksBetween(0, size_);
+  const auto calls = GetFromRanks(*store_, kWaitsIn, ranks, TimeToAnswer());
+  std::vector<int> silent;
+  std::string busy;
+  bool same = true;
+  for (const int other : ranks) {
+    const auto& call = calls[static_cast<size_t>(other)];
+    if (!call) {
+      silent.push_back(other);
+      continue;
+    }
+    busy += (busy.empty() ? "" : ", ") + RankName(other) + " is in " + *call;
+    same = same && *call == what;
+  }
+  if (const auto ended = FindEndedPeer()) return ProblemOfEnded(*store_, *ended);
+  if (!silent.empty()) return HangingRanks(silent);
+  if (!same) return {.text = "the ranks' calls don't match: " + busy};
+  return noticed;
+}
+
+// Names what each of the ranks was doing, or once for all what they all were doing.
+GroupProblem PeerWatch::HangingRanks(const std::vector<int>& ranks) {
+  std::vector<std::string> phases;
+  for (const auto& phase : GetFromRanks(*store_, kPhase, ranks, Milliseconds(0)))
+    phases.push_back(phase.value_or(""));
+  GroupProblem all = HangingRankProblem(ranks[0], phases[0]);
+  all.lost->ranks = ranks;
+  if (std::ranges::count(phases, phases[0]) < std::ssize(phases)) {
+    for (size_t i = 1; i < ranks.size(); ++i)
+      all.text += ", " + HangingRankProblem(ranks[i], phases[i]).text;
+  } else if (ranks.size() > 1) {
+    all.text = RankNames(ranks) + " do not answer";
+    if (!phases[0].empty()) all.text += " while " + phases[0];
+  }
+  return all;
+}
+
+// The thread of a rank that waits answers for it, in one of its rounds (Heartbeat).
+Milliseconds PeerWatch::TimeToAnswer() const {
+  return std::max(2 * kMoment, Milliseconds(2 * size_));
+}
+
+// Rank 0 served the store, so the phase of rank 0 is gone with it. The message names this rank's
+// phase, which is that of all ranks.
+GroupProblem PeerWatch::ProblemOfStore(const Error& e) const {
+  const std::lock_guard lock(phase_mutex_);
+  const GroupProblem lost = FindLostRank();
+  const bool hangs = e.code() == absl::StatusCode::kDeadlineExceeded ||
+                     (lost.lost && lost.lost->hangs() && lost.lost->ranks.front() == 0);
+  GroupProblem problem = hangs ? HangingRankProblem(0, "") : EndedRankProblem(0, "");
+  if (!phase_.empty()) problem.text += "; this rank was " + phase_;
+  return problem;
+}
+
+// Returns "training", as that rank has said; "" if it has said nothing.
+std::string PeerWatch::PhaseOf(Store& store, int rank) {
+  return store.Get(RankKey(kPhase, rank), Milliseconds(0)).value_or("");
+}
+
+GroupProblem PeerWatch::ProblemOfEnded(Store& store, const std::string& name) {
+  const int rank = RankOfName(name);
+  return EndedRankProblem(rank, PhaseOf(store, rank));
 }
 
 PeerPatience::PeerPatience(PeerWatch& watch, Milliseconds timeout)

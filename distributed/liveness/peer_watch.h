@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -18,7 +19,6 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/distributed/liveness/heartbeat.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/rendezvous/store.h"
 
@@ -50,8 +50,9 @@ class PeerWatch {
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  // Runs `body`; one call at a time. If `body` throws, the group is broken: this and all later
-  // calls throw Unavailable with what the ranks have agreed on.
+  // Runs `body`; one call at a time. `what` names the call, as "all_reduce", and lives for ever. If
+  // `body` throws, the group is broken: this and all later calls throw Unavailable with what the
+  // ranks have agreed on.
   void Run(const char* what, const std::function<void()>& body);
 
   // For waits inside of Run. Throws if a rank has gone, or has been silent for too long.
@@ -68,16 +69,19 @@ class PeerWatch {
   std::vector<std::string> Exchange(const std::string& key, const std::string& mine,
                                     std::chrono::milliseconds timeout);
 
-  // Says goodbye for a rank that gives up together with all others, so that none is missed.
-  void LeaveTogether() { LeaveTogether(GroupProblem{}); }
+  // Says goodbye for a rank that gives up together with all others, so that none is missed but the
+  // ranks that the problem says are lost.
+  void LeaveTogether(const GroupProblem& problem = {});
 
   // From now on ranks that end or hang are found outside of Run, too. `store` is a connection for
-  // this purpose alone. A call of Run may last for `timeout` as a whole. A rank may leave no sign
-  // of life for the job's own limit (Heartbeat::kLimit in the store), or else for `timeout`.
-  // `on_lost_rank` is called from another thread when a rank is lost or a call has lasted too long.
-  // It then has to end the waits of the call.
-  void StartHeartbeat(std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
-                      std::function<void()> on_lost_rank = nullptr);
+  // this purpose alone. A call of Run may last for `timeout` as a whole, but for times in which
+  // this process was stopped: at most a second of each counts. A rank may leave no sign of life for
+  // the job's own limit (kHeartbeatLimit in the store), or else for `timeout`. Another thread calls
+  // `on_lost_rank` a moment after it has found a lost rank, or once a call has lasted too long,
+  // perhaps when the watch is no more. It then has to end the waits of the call.
+  void StartHeartbeat(
+      std::shared_ptr<Store> store, std::chrono::milliseconds timeout,
+      std::function<void()> on_lost_rank = [] {});
 
   // Returns those of the ranks that were in a group of this store and have gone, in their order.
   static std::vector<int> FindGone(Store& store, const std::vector<int>& ranks);
@@ -85,21 +89,18 @@ class PeerWatch {
   // Sets how long rank 0's goodbye waits, without StartHeartbeat.
   void SetGoodbyePatience(std::chrono::milliseconds patience) { patience_ = patience; }
 
-  // These do what ProcessGroup's do.
+  // These do what ProcessGroup's do. SetAlarm returns when no alarm is being called.
   void CheckPeers();
-  void SetAlarm(const std::function<void(const Error&)>& alarm);
+  void SetAlarm(std::function<void(const Error&)> alarm);
   void Abandon();
   void SetPhase(const std::string& phase);
   void PostMessage(const std::string& key, const std::string& value);
   std::string AwaitMessage(const std::string& key, int from);
   std::optional<std::string> FindMessage(const std::string& key, std::chrono::milliseconds time);
 
-  // Keys of the store. kProblem holds what is wrong: the GroupProblem of the rank that noticed it
-  // first. kFinishedRank holds the name of a rank whose work is done. kPhase, followed by a rank's
-  // number, holds what that rank is doing. A rank sets kTrouble before it looks for the culprit,
-  // and kWaitsIn, followed by its number, to the call in which it waits.
-  static constexpr char kProblem[] = "problem", kFinishedRank[] = "finished", kPhase[] = "phase",
-                        kTrouble[] = "trouble", kWaitsIn[] = "waits";
+  // The key in the store for the job's limit, in milliseconds: what rank 0 has set before
+  // StartHeartbeat goes for all ranks.
+  static constexpr char kHeartbeatLimit[] = "heartbeat limit";
 
   // The time for an answer that comes at once, unless the store or a rank is lost.
   static constexpr std::chrono::milliseconds kMoment{500};
@@ -110,18 +111,33 @@ class PeerWatch {
   int size() const { return size_; }
 
  private:
+  struct Heartbeat;  // see heartbeat.cc
+  // The call that this rank is in and that needs the other ranks, for the heartbeat's threads.
+  struct CurrentCall {
+    std::atomic<const char*> what = nullptr;  // as Run's; null outside of calls
+    std::atomic<int64_t> number = 0;          // another one for each call
+  };
+
+  // Keys of the store. kProblem holds what is wrong: the GroupProblem of the rank that noticed it
+  // first. kSilent holds the one of a rank whose sign of life is missed. kFinishedRank holds the
+  // name of a rank whose work is done. kPhase, followed by a rank's number, holds what that rank is
+  // doing. A rank sets kTrouble before it looks for the culprit, and kWaitsIn, followed by its
+  // number, to the call in which it waits.
+  static constexpr char kProblem[] = "problem", kSilent[] = "silent", kFinishedRank[] = "finished",
+                        kPhase[] = "phase", kTrouble[] = "trouble", kWaitsIn[] = "waits";
+
+  void StopHeartbeat();
   void SayGoodbye();
-  Error Failure(const char* what, const GroupProblem& problem) const;
   GroupProblem AgreeOnProblem(const char* what, const GroupProblem& noticed);
   GroupProblem FindCulprit(const char* what, const GroupProblem& noticed);
   GroupProblem HangingRanks(const std::vector<int>& ranks);
-  std::string PhaseOf(int rank);
+  static std::string PhaseOf(Store& store, int rank);
+  static GroupProblem ProblemOfEnded(Store& store, const std::string& name);
   // How long the ranks have to say that they wait for others.
   std::chrono::milliseconds TimeToAnswer() const;
   GroupProblem ProblemOfStore(const Error& e) const;
-  std::optional<int> FindEndedPeer(std::chrono::milliseconds wait = {});
+  std::optional<std::string> FindEndedPeer(std::chrono::milliseconds wait = {});
   GroupProblem FindLostRank() const;
-  void LeaveTogether(const GroupProblem& problem);
 
   const int rank_, size_;
   std::mutex mutex_;
@@ -134,7 +150,7 @@ class PeerWatch {
   // In this order, so that this rank's connection closes before the server ends.
   std::shared_ptr<StoreServer> server_;
   std::shared_ptr<Store> store_;
-  std::unique_ptr<Heartbeat> life_;                                // null without StartHeartbeat
+  std::shared_ptr<Heartbeat> life_;                                // null without StartHeartbeat
   std::chrono::milliseconds patience_ = std::chrono::minutes(10);  // of rank 0's goodbye
 };
 
