@@ -42,11 +42,10 @@ std::string FindProgram(const std::string& name) {
     if (S_ISDIR(info.st_mode)) return EISDIR;
     return access(path.c_str(), X_OK) == 0 ? 0 : errno;
   };
-  int problem = ENOENT;
+  const bool is_path = name.find('/') != std::string::npos;
+  int problem = is_path ? check(name) : ENOENT;
   std::string path = name;
-  if (name.find('/') != std::string::npos) {
-    problem = check(path);
-  } else if (!name.empty()) {
+  if (!is_path && !name.empty()) {
     const char* folders = std::getenv("PATH");
     std::istringstream list(folders == nullptr ? "/usr/bin:/bin" : folders);
     for (std::string folder; problem != 0 && std::getline(list, folder, ':');) {
@@ -59,7 +58,7 @@ std::string FindProgram(const std::string& name) {
     }
   }
   if (problem == 0) return path;
-  if (problem == ENOENT && name.find('/') == std::string::npos) {
+  if (problem == ENOENT && !is_path) {
     const bool here = check("./" + name) == 0;
     throw NotFound("there is no program \"" + name + "\" in PATH",
                    here ? "did you mean ./" + name + "?" : "check its name, or give its path");
@@ -103,15 +102,14 @@ std::string RandomId() {
 // that look for rank 0 there would then disturb that job.
 Socket HoldMainPort(const LaunchOptions& options) {
   if (options.machine_rank != 0) return Socket();
-  const char* hint = options.num_machines > 1
-                         ? "choose another port with main_process_port, the same on all machines"
-                         : "choose another port with main_process_port; 0 takes a free one";
   try {
     return Bind(options.main_process_ip, options.main_process_port);
   } catch (const Error& e) {
-    const bool address = e.code() == absl::StatusCode::kInvalidArgument;
-    throw e.WithHint(
-        address ? "main_process_ip must be an address of the machine with machine_rank 0" : hint);
+    throw e.WithHint(e.code() == absl::StatusCode::kInvalidArgument
+                         ? "main_process_ip must be an address of the machine with machine_rank 0"
+                     : options.num_machines > 1
+                         ? "choose another port with main_process_port, the same on all machines"
+                         : "choose another port with main_process_port; 0 takes a free one");
   }
 }
 
@@ -254,29 +252,26 @@ class RestartPolicy {
   // `lasted` is the time from the start to the failure.
   bool StartsAgain(int exit_code, bool by_signal, std::chrono::steady_clock::duration lasted) {
     constexpr int kUsageCode = 2, kOwnErrorCode = 1, kMostOwnErrors = 3;
+    constexpr std::chrono::milliseconds kFirst(100), kLongest(10'000);
     const bool is_own_error = exit_code == kOwnErrorCode;
+    const bool is_quick = lasted < std::chrono::seconds(10);
     own_errors_ = is_own_error ? own_errors_ + 1 : 0;
     // A signal to one rank, or to another machine's launcher, stops the whole job, too.
     const bool stopped =
         by_signal || std::ranges::count(kPassedOnSignals, exit_code - kSignalExitCode) > 0;
     if (exit_code == 0 || exit_code == kUsageCode || stopped) return false;
-    ChoosePause(is_own_error, lasted);
+    // LaunchOptions::max_restarts tells how long the pauses are. If a job that has worked before
+    // reports an error of its own, the pause is long: a full disk, for example, may have space
+    // then.
+    pause_ = is_quick && pause_ != pause_.zero() ? std::min(2 * pause_, kLongest) : kFirst;
+    has_worked_ = has_worked_ || !is_quick || !is_own_error;
+    if (is_own_error && has_worked_) pause_ = kLongest;
     return own_errors_ < kMostOwnErrors && restarts_++ < max_restarts_;
   }
   int restarts() const { return restarts_; }
   std::chrono::milliseconds pause() const { return pause_; }  // before the next start
 
  private:
-  // See LaunchOptions::max_restarts. If a job that has worked before reports an error of its own,
-  // the pause is long: a full disk, for example, may have space then.
-  void ChoosePause(bool is_own_error, std::chrono::steady_clock::duration lasted) {
-    constexpr std::chrono::milliseconds kFirst(100), kLongest(10'000);
-    const bool is_quick = lasted < std::chrono::seconds(10);
-    pause_ = is_quick && pause_ != pause_.zero() ? std::min(2 * pause_, kLongest) : kFirst;
-    has_worked_ = has_worked_ || !is_quick || !is_own_error;
-    if (is_own_error && has_worked_) pause_ = kLongest;
-  }
-
   const int max_restarts_;
   int restarts_ = 0, own_errors_ = 0;
   bool has_worked_ = false;  // as far as the launcher can tell

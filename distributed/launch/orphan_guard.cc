@@ -1,5 +1,4 @@
-#include "lathe/distributed/launch/orphan_guard.h"
-
+// The part of the supervisor that outlives the launcher: a process that kills what ranks leave.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -8,6 +7,7 @@
 
 #include <initializer_list>
 
+#include "lathe/distributed/launch/rank_supervisor.h"
 #include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {
@@ -43,31 +43,27 @@ namespace {
 OrphanGuard::OrphanGuard() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return;
+  const FileDescriptor in(ends[0]);
+  pipe_ = FileDescriptor(ends[1]);
   guard_ = fork();
-  if (guard_ == 0) {
-    close(ends[1]);
-    Guard(ends[0]);
-  }
-  close(ends[0]);
-  fd_ = ends[1];
+  if (guard_ != 0) return;
+  pipe_ = FileDescriptor();
+  Guard(in.fd());
 }
 
 OrphanGuard::~OrphanGuard() {
-  if (fd_ >= 0) close(fd_);
   if (guard_ <= 0) return;
   kill(guard_, SIGKILL);  // nothing is left to guard; it may have been stopped
   waitpid(guard_, nullptr, 0);
 }
 
 void OrphanGuard::Add(pid_t group) {
-  if (write(fd_, &group, sizeof group) < 0) return;  // there is no guard
+  if (write(pipe_.fd(), &group, sizeof group) < 0) return;  // there is no guard
 }
 
-void OrphanGuard::Remove(pid_t group) { Add(-group); }
-
 void OrphanGuard::CloseInChild() {
-  close(fd_);
-  fd_ = guard_ = -1;
+  pipe_ = FileDescriptor();
+  guard_ = -1;
 }
 
 }  // namespace lathe

@@ -1,6 +1,7 @@
 #include "lathe/distributed/launch/rank_supervisor.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -62,6 +63,11 @@ void MoveTo(int stream, int fd) {
   close(fd);
 }
 
+// Returns a timeout of poll that ends when the deadline has passed.
+int MillisecondsUntil(std::chrono::steady_clock::time_point deadline) {
+  return static_cast<int>(TimeLeft(deadline).count()) + 1;
+}
+
 // Opens /dev/null for standard streams that are closed.
 void OpenStandardStreams() {
   int fd = open("/dev/null", O_RDWR);
@@ -72,7 +78,7 @@ void OpenStandardStreams() {
 }  // namespace
 
 std::string SignalText(int signal_number) {
-  return "signal " + std::to_string(signal_number) + " (" + strsignal(signal_number) + ")";
+  return absl::StrCat("signal ", signal_number, " (", strsignal(signal_number), ")");
 }
 
 WatchedSignals::WatchedSignals() {
@@ -106,21 +112,20 @@ void WatchedSignals::Restore() const {
 
 int WatchedSignals::Next() {
   signalfd_siginfo info;
-  return read(fd_.fd(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  while (read(fd_.fd(), &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo != SIGCHLD) return static_cast<int>(info.ssi_signo);
+  }
+  return 0;
 }
 
 int WatchedSignals::WaitFor(std::chrono::milliseconds time) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + time;
-  for (;;) {
-    while (const int signal_number = Next()) {
-      if (signal_number != SIGCHLD) return signal_number;
-    }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    if (left.count() <= 0) return 0;
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < end) {
     pollfd polled = {fd(), POLLIN, 0};
-    poll(&polled, 1, static_cast<int>(left.count()));
+    poll(&polled, 1, MillisecondsUntil(end));
+    if (const int signal_number = Next()) return signal_number;
   }
+  return 0;
 }
 
 RankSupervisor::~RankSupervisor() {
@@ -140,10 +145,9 @@ void RankSupervisor::Start(int rank, const std::function<void()>& body) {
   const pid_t launcher = getpid();
   const pid_t process = fork();
   if (process < 0) {
-    throw Error(
-        absl::ErrnoToStatusCode(errno),
-        "[launch] rank " + std::to_string(rank) + " cannot be started: " + std::strerror(errno),
-        "start fewer processes");
+    throw Error(absl::ErrnoToStatusCode(errno),
+                absl::StrCat("[launch] rank ", rank, " cannot be started: ", std::strerror(errno)),
+                "start fewer processes");
   }
   if (process > 0) {
     setpgid(process, process);  // the child does it too: either may come first
@@ -167,17 +171,20 @@ void RankSupervisor::Start(int rank, const std::function<void()>& body) {
 }
 
 int RankSupervisor::Wait() {
+  // SIGCHLD may go to another thread of this process, which ignores it. So ranks that have ended
+  // are also looked for once in a while.
+  constexpr std::chrono::milliseconds kLook(500);
   const auto reader_has_time = [&] { return passed_on_.empty() || Clock::now() < stage_end_; };
   while (AnyRuns() || (output_.waiting() && reader_has_time())) {
     std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
     output_.AppendTo(polled);
-    poll(polled.data(), polled.size(), PollTimeout());
+    const Clock::time_point next = std::min({stage_end_, tell_cause_at_, Clock::now() + kLook});
+    const bool waits_for_reader_only = !AnyRuns() && passed_on_.empty();
+    poll(polled.data(), polled.size(), waits_for_reader_only ? -1 : MillisecondsUntil(next));
     output_.Handle(std::span(polled).subspan(1));
-    while (const int signal_number = signals_.Next()) {
-      if (signal_number != SIGCHLD) PassOn(signal_number);
-    }
+    while (const int signal_number = signals_.Next()) PassOn(signal_number);
     Reap();
-    if (AnyRuns() && Clock::now() >= tell_cause_at_) TellCauseWhileOthersRun();
+    if (AnyRuns() && Clock::now() >= tell_cause_at_) TellCause();
     if (AnyRuns() && Clock::now() >= stage_end_) EndStage();
   }
   return exit_code_;
@@ -245,33 +252,29 @@ void RankSupervisor::NoteFailure(const Rank& rank) {
 }
 
 std::string RankSupervisor::Describe(const Rank& rank) const {
-  const std::string text =
-      "rank " + std::to_string(rank.rank) + " (process " + std::to_string(rank.process) + ") ";
+  const std::string text = absl::StrCat("rank ", rank.rank, " (process ", rank.process, ") ");
   if (WIFSIGNALED(rank.status)) return text + "was killed by " + SignalText(WTERMSIG(rank.status));
   const int code = ExitCode(rank.status), signal_number = code - kSignalExitCode;
   std::string why;
   if (code == kLostRankExitCode) why = ", because it has lost another rank";
   if (std::ranges::count(kPassedOnSignals, signal_number) > 0)
     why = ", as told by " + SignalText(signal_number);
-  return text + "ended with exit code " + std::to_string(code) + why;
+  return absl::StrCat(text, "ended with exit code ", code, why);
 }
 
-// Tells the cause while others still run.
-void RankSupervisor::TellCauseWhileOthersRun() {
-  if (cause_ == nullptr || std::exchange(told_early_, true)) return;
-  tell_cause_at_ = Clock::time_point::max();
-  Say(Describe(*cause_) + "; stopping the others");
-}
-
-// Tells the cause when all ranks have ended and all that they printed has come.
+// Tells the cause once while others still run, and when all ranks have ended and all that they
+// printed has come.
 void RankSupervisor::TellCause() {
   if (cause_ == nullptr) return;
-  if (!told_early_) {
-    Say(Describe(*cause_));
-  } else if (exit_code_ != kLostRankExitCode) {
-    Say("the job failed because " + Describe(*cause_));
+  if (AnyRuns()) {
+    tell_cause_at_ = Clock::time_point::max();
+    if (!std::exchange(told_early_, true)) Say(Describe(*cause_) + "; stopping the others");
+  } else {
+    if (!told_early_) Say(Describe(*cause_));
+    if (told_early_ && exit_code_ != kLostRankExitCode)
+      Say("the job failed because " + Describe(*cause_));
+    cause_ = nullptr;
   }
-  cause_ = nullptr;
 }
 
 void RankSupervisor::PassOn(int signal_number) {
@@ -318,7 +321,7 @@ void RankSupervisor::WaitForThoseThatWork() {
 
 void RankSupervisor::EndStage() {
   if (stage_ == Stage::kRankFailed) {
-    TellCauseWhileOthersRun();
+    TellCause();
     SignalAll(SIGTERM);
     kill_by_ = Clock::now() + options_.grace;
     return BeginStage(Stage::kStopping, options_.stop);
@@ -342,16 +345,6 @@ void RankSupervisor::KillAll(const std::string& why) {
   SignalAll(SIGKILL);
   stage_ = Stage::kSigkillSent;
   stage_end_ = Clock::time_point::max();
-}
-
-int RankSupervisor::PollTimeout() const {
-  // SIGCHLD may go to another thread of this process, which ignores it. So ranks that have ended
-  // are also looked for once in a while.
-  constexpr std::chrono::milliseconds kLook(500);
-  const Clock::time_point look = AnyRuns() ? Clock::now() + kLook : Clock::time_point::max();
-  const Clock::time_point next = std::min({stage_end_, tell_cause_at_, look});
-  if (next == Clock::time_point::max() || (!AnyRuns() && passed_on_.empty())) return -1;
-  return static_cast<int>(std::min<int64_t>(TimeLeft(next).count() + 1, 1 << 30));
 }
 
 void RankSupervisor::Say(const std::string& text) {

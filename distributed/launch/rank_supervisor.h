@@ -33,7 +33,6 @@
 #include <vector>
 
 #include "lathe/distributed/launch/launch.h"
-#include "lathe/distributed/launch/orphan_guard.h"
 #include "lathe/distributed/launch/tagged_output.h"
 #include "lathe/distributed/liveness/who_reports.h"
 
@@ -56,15 +55,36 @@ class WatchedSignals {
   // Makes everything as it was before. A forked process calls it too.
   void Restore() const;
   int fd() const { return fd_.fd(); }
-  // Returns the next signal that has come; 0 if none has.
+  // Returns the next signal other than SIGCHLD that has come; 0 if none has.
   int Next();
-  // Waits for a signal other than SIGCHLD and returns it; 0 if none comes within `time`.
+  // Waits for one and returns it; 0 if none comes within `time`.
   int WaitFor(std::chrono::milliseconds time);
 
  private:
   FileDescriptor fd_;
   sigset_t old_mask_;
   struct sigaction old_child_, old_pipe_;
+};
+
+// A small process that kills process groups if this process ends without having removed them, for
+// example by SIGKILL. PR_SET_PDEATHSIG ends a rank. If the rank is a script, it does not end the
+// programs that the script has started.
+class OrphanGuard {
+ public:
+  // Forks the guard. If no process can be had, the groups are not guarded.
+  OrphanGuard();
+  ~OrphanGuard();
+  OrphanGuard(const OrphanGuard&) = delete;
+  OrphanGuard& operator=(const OrphanGuard&) = delete;
+
+  void Add(pid_t group);
+  void Remove(pid_t group) { Add(-group); }
+  // Call this in a forked process, which would otherwise keep the guard waiting.
+  void CloseInChild();
+
+ private:
+  FileDescriptor pipe_;  // to the guard, which takes its closing for the end of this process
+  pid_t guard_ = -1;
 };
 
 class RankSupervisor {
@@ -118,7 +138,6 @@ class RankSupervisor {
   void NoteFailure(const Rank& rank);
   bool AnyIsBusy() const;
   std::string Describe(const Rank& rank) const;
-  void TellCauseWhileOthersRun();
   void TellCause();
   void PassOn(int signal_number);
   void KillAll(const std::string& why);
@@ -126,7 +145,6 @@ class RankSupervisor {
   void BeginStage(Stage stage, std::chrono::milliseconds time);
   void WaitForThoseThatWork();
   void EndStage();
-  int PollTimeout() const;
   void Say(const std::string& text);
 
   SupervisorOptions options_;

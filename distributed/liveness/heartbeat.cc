@@ -164,10 +164,8 @@ void PeerWatch::StartHeartbeat(std::shared_ptr<Store> store, Milliseconds timeou
 void PeerWatch::StopHeartbeat() {
   if (life_ == nullptr) return;
   SetAlarm(nullptr);
-  {
-    const std::lock_guard lock(life_->mutex);
-    life_->stopped = true;
-  }
+  const std::lock_guard lock(life_->mutex);
+  life_->stopped = true;
   life_->changed.notify_all();
 }
 

@@ -24,8 +24,6 @@ GroupProblem ProblemOfRank(int rank, LostRanks::Kind kind, const std::string& wh
 
 bool LostRanks::Includes(int rank) const { return std::ranges::count(ranks, rank) > 0; }
 
-const LostRanks* FindLostRanks(const Error& error) { return error.detail<LostRanks>(); }
-
 bool GroupProblem::IsFaultOf(int rank) const {
   return lost && lost->kind == LostRanks::Kind::kFailed && lost->Includes(rank);
 }

@@ -32,7 +32,7 @@ struct LostRanks {
 
 // Returns what the error says of lost ranks; null if it is about something else. A rank is never
 // told that it is lost itself.
-const LostRanks* FindLostRanks(const Error& error);
+inline const LostRanks* FindLostRanks(const Error& error) { return error.detail<LostRanks>(); }
 
 // What keeps the ranks of a group from going on.
 struct GroupProblem {
@@ -44,10 +44,9 @@ struct GroupProblem {
   bool IsFaultOf(int rank) const;
 };
 
-// Returns the problem "rank 2 has ended while training", or "rank 2 has ended" if the phase is "".
+// Return the problems "rank 2 has ended while training" and "rank 2 does not answer while
+// training". If the phase is "", the words from "while" on are missing.
 GroupProblem EndedRankProblem(int rank, const std::string& phase);
-// Returns the problem "rank 2 does not answer while training", or "rank 2 does not answer" if the
-// phase is "".
 GroupProblem HangingRankProblem(int rank, const std::string& phase);
 // Returns the problem "rank 2: out of device memory". The rank itself gives the reason.
 GroupProblem FailedRankProblem(int rank, const std::string& reason);

@@ -4,6 +4,7 @@
 #include <absl/status/status.h>
 
 #include <algorithm>
+#include <exception>
 #include <iostream>
 #include <iterator>
 #include <thread>
@@ -23,12 +24,6 @@ using Clock = std::chrono::steady_clock;
 // Keys that a rank sets when its work is done, and when it gives up together with others.
 constexpr char kBye[] = "bye", kGivesUp[] = "knows";
 
-// Returns the error to throw inside of Run for this problem.
-Error AsError(const GroupProblem& problem) {
-  const Error error(absl::StatusCode::kUnavailable, problem.text);
-  return problem.lost ? error.WithDetail(*problem.lost) : error;
-}
-
 // Returns what an exception inside of Run means, if it turns out that no other rank is to blame.
 GroupProblem ConnectionFailed(const std::exception& e) {
   GroupProblem problem = {.text =
@@ -46,21 +41,20 @@ GroupProblem ConnectionFailed(const std::exception& e) {
 
 PeerWatch::PeerWatch(int rank, int size, std::shared_ptr<StoreServer> server,
                      std::shared_ptr<Store> store)
-    : rank_(rank), size_(size), server_(std::move(server)), store_(std::move(store)) {}
+    : rank_(rank),
+      size_(size),
+      time_to_answer_(std::max(2 * kMoment, Milliseconds(2 * size))),
+      server_(std::move(server)),
+      store_(std::move(store)) {}
 
 PeerWatch::~PeerWatch() {
   StopHeartbeat();
-  if (!problem_.empty() || abandoned_) return;
-  try {
-    SayGoodbye();
-  } catch (const Error&) {
-    // Rank 0 is gone already.
-  }
+  if (problem_.empty() && !abandoned_) SayGoodbye();
 }
 
 // The store goes with rank 0. Others may still need it for words that were posted before, so rank 0
 // goes last.
-void PeerWatch::SayGoodbye() {
+void PeerWatch::SayGoodbye() try {
   // The server is in rank 0's own process. It is late only if that process, or the machine, stood
   // still. A rank 0 that gave up then would take the store from the others.
   const Clock::time_point deadline = Clock::now() + patience_;
@@ -80,6 +74,8 @@ void PeerWatch::SayGoodbye() {
   if (left.empty()) return;
   std::cerr << "note: rank 0 has waited " << SecondsText(patience_) << " for " << RankNames(left)
             << " to end, and ends without " << (left.size() == 1 ? "it" : "them") << std::endl;
+} catch (const Error&) {
+  // Rank 0 is gone already.
 }
 
 std::vector<int> PeerWatch::FindGone(Store& store, const std::vector<int>& ranks) {
@@ -138,7 +134,10 @@ void PeerWatch::LeaveTogether(const GroupProblem& problem) try {
 void PeerWatch::CheckAllLive() {
   // A rank counts as hanging once its last sign of life is too old, however late this rank needs
   // it.
-  if (const GroupProblem lost = FindLostRank(); !lost.empty()) throw AsError(lost);
+  if (const GroupProblem lost = FindLostRank(); !lost.empty()) {
+    const Error error(absl::StatusCode::kUnavailable, lost.text);
+    throw lost.lost ? error.WithDetail(*lost.lost) : error;
+  }
   if (FindEndedPeer()) throw std::runtime_error("a process has ended");
 }
 
@@ -165,10 +164,7 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
       CheckForProblems();
       if (Clock::now() >= deadline) throw std::runtime_error("no answer");
     }
-    std::vector<std::string> values;
-    for (auto& value : GetFromRanks(*store_, what, numbers, Milliseconds(0)))
-      values.push_back(*std::move(value));
-    return values;
+    return GetFromRanks(*store_, what, numbers, Milliseconds(0));
   };
   store_->Set(RankKey(key, rank_), mine);
   // If every rank asked for the key of every other one, the store would look up N^2 keys. So the
@@ -177,33 +173,30 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
   const std::string blocks = "block of " + key;
   if (rank_ % kBlock == 0) {
     std::string list;
-    for (const std::string& value : get(key, RanksBetween(rank_, std::min(rank_ + kBlock, size_))))
-      store_protocol::AppendText(list, value);
+    for (const auto& value : get(key, RanksBetween(rank_, std::min(rank_ + kBlock, size_))))
+      store_protocol::AppendText(list, value.value());
     store_->Set(RankKey(blocks, rank_ / kBlock), list);
   }
   std::vector<std::string> all;
-  for (const std::string& list : get(blocks, RanksBetween(0, (size_ + kBlock - 1) / kBlock))) {
-    auto values = store_protocol::ParseList(list);
+  for (const auto& list : get(blocks, RanksBetween(0, (size_ + kBlock - 1) / kBlock))) {
+    auto values = store_protocol::ParseList(list.value());
     for (auto& value : values.value()) all.push_back(*std::move(value));
   }
   return all;
 }
 
 void PeerWatch::CheckPeers() {
-  const GroupProblem lost = FindLostRank();
-  if (!lost.empty()) Run("check_peers", [&] { throw AsError(lost); });
+  if (!FindLostRank().empty()) Run("check_peers", [this] { CheckAllLive(); });
 }
 
-void PeerWatch::SetPhase(const std::string& phase) {
+void PeerWatch::SetPhase(const std::string& phase) try {
   {
     const std::lock_guard lock(phase_mutex_);
     phase_ = phase;
   }
-  try {
-    store_->Set(RankKey(kPhase, rank_), phase);
-  } catch (const Error&) {
-    // Nobody will ask for it.
-  }
+  store_->Set(RankKey(kPhase, rank_), phase);
+} catch (const Error&) {
+  // Nobody will ask for it.
 }
 
 void PeerWatch::SetPatience(Milliseconds patience) {
@@ -260,7 +253,7 @@ GroupProblem PeerWatch::AgreeOnProblem(const char* what, const GroupProblem& not
   if (!agreed && !own_fault && store_->Get(kTrouble, Milliseconds(0))) {
     // Another rank looks for the culprit already.
     store_->Set(RankKey(kWaitsIn, rank_), what);
-    agreed = store_->Get(kProblem, TimeToAnswer() + kMoment);
+    agreed = store_->Get(kProblem, time_to_answer_ + kMoment);
   }
   if (!agreed) {
     const std::string found = Serialize(own_fault ? noticed : FindCulprit(what, noticed));
@@ -282,7 +275,7 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
   store_->Set(RankKey(kWaitsIn, rank_), what);
   store_->Set(kTrouble, "");
   const std::vector<int> ranks = RanksBetween(0, size_);
-  const auto calls = GetFromRanks(*store_, kWaitsIn, ranks, TimeToAnswer());
+  const auto calls = GetFromRanks(*store_, kWaitsIn, ranks, time_to_answer_);
   std::vector<int> silent;
   std::string busy;
   bool same = true;
@@ -318,11 +311,6 @@ GroupProblem PeerWatch::HangingRanks(const std::vector<int>& ranks) {
   return all;
 }
 
-// The thread of a rank that waits answers for it, in one of its rounds (Heartbeat).
-Milliseconds PeerWatch::TimeToAnswer() const {
-  return std::max(2 * kMoment, Milliseconds(2 * size_));
-}
-
 // Rank 0 served the store, so the phase of rank 0 is gone with it. The message names this rank's
 // phase, which is that of all ranks.
 GroupProblem PeerWatch::ProblemOfStore(const Error& e) const {
@@ -345,36 +333,38 @@ GroupProblem PeerWatch::ProblemOfEnded(Store& store, const std::string& name) {
   return EndedRankProblem(rank, PhaseOf(store, rank));
 }
 
-PeerPatience::PeerPatience(PeerWatch& watch, Milliseconds timeout)
-    : watch_(watch),
-      // In a large job the store has better things to do.
-      look_interval_(std::max(Milliseconds(100), Milliseconds(2 * watch.size()))),
-      start_(Clock::now()),
-      deadline_(start_ + timeout),
-      next_look_(start_ + look_interval_) {}
-
-void PeerPatience::Pause() {
-  const Clock::time_point now = Clock::now();
-  if (now >= deadline_) {
-    if (trouble_) std::rethrow_exception(trouble_);
-    throw std::runtime_error("no answer");
-  }
-  if (!trouble_ && now >= next_look_) {
-    try {
-      watch_.CheckForProblems();
-      next_look_ = Clock::now() + look_interval_;
-    } catch (const std::exception&) {
-      // A rank that has finished the last call may end while this one is still in it.
-      trouble_ = std::current_exception();
-      deadline_ = std::min(deadline_, Clock::now() + PeerWatch::kMoment);
+void PeerWatch::PollUntil(Milliseconds timeout, const std::function<bool()>& is_done) {
+  // In a large job the store has better things to do.
+  const Milliseconds look_interval = std::max(Milliseconds(100), Milliseconds(2 * size_));
+  const Clock::time_point start = Clock::now();
+  Clock::time_point deadline = start + timeout, next_look = start + look_interval;
+  std::exception_ptr trouble;
+  while (!is_done()) {
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline) {
+      if (trouble) std::rethrow_exception(trouble);
+      throw std::runtime_error("no answer");
     }
+    if (!trouble && now >= next_look) {
+      try {
+        CheckForProblems();
+        next_look = Clock::now() + look_interval;
+      } catch (const std::exception&) {
+        // A rank that has finished the last call may end while this one is still in it.
+        trouble = std::current_exception();
+        deadline = std::min(deadline, Clock::now() + kMoment);
+      }
+    }
+    if (now - start < std::chrono::microseconds(200)) {
+      std::this_thread::yield();
+      continue;
+    }
+    const Clock::time_point before = Clock::now();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    // A process that was stopped, or whose machine was, has not waited meanwhile.
+    const auto pause = Clock::now() - before;
+    if (pause > kStandstill) deadline += pause;
   }
-  if (now - start_ < std::chrono::microseconds(200)) return std::this_thread::yield();
-  const Clock::time_point before = Clock::now();
-  std::this_thread::sleep_for(std::chrono::microseconds(50));
-  // A process that was stopped, or whose machine was, has not waited meanwhile.
-  const auto pause = Clock::now() - before;
-  if (pause > kStandstill) deadline_ += pause;
 }
 
 }  // namespace lathe

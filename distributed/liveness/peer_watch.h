@@ -9,7 +9,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -64,6 +63,11 @@ class PeerWatch {
   // ranks.
   void SetExtraCheck(std::function<void()> check) { extra_check_ = std::move(check); }
 
+  // Calls `is_done` until it returns true. Spins at first, then sleeps between two calls. Throws
+  // when the time is up, and half a second after another rank has gone or found that something is
+  // wrong. For use inside of Run.
+  void PollUntil(std::chrono::milliseconds timeout, const std::function<bool()>& is_done);
+
   // Returns what each rank has passed as `mine`, up to 4,000 bytes, in the order of ranks. For use
   // inside of Run.
   std::vector<std::string> Exchange(const std::string& key, const std::string& mine,
@@ -102,15 +106,14 @@ class PeerWatch {
   // StartHeartbeat goes for all ranks.
   static constexpr char kHeartbeatLimit[] = "heartbeat limit";
 
-  // The time for an answer that comes at once, unless the store or a rank is lost.
-  static constexpr std::chrono::milliseconds kMoment{500};
-
   // Sets the store's patience; half a second at most once this rank has given up.
   void SetPatience(std::chrono::milliseconds patience);
   Store& store() { return *store_; }
-  int size() const { return size_; }
 
  private:
+  // The time for an answer that comes at once, unless the store or a rank is lost.
+  static constexpr std::chrono::milliseconds kMoment{500};
+
   struct Heartbeat;  // see heartbeat.cc
   // The call that this rank is in and that needs the other ranks, for the heartbeat's threads.
   struct CurrentCall {
@@ -133,13 +136,14 @@ class PeerWatch {
   GroupProblem HangingRanks(const std::vector<int>& ranks);
   static std::string PhaseOf(Store& store, int rank);
   static GroupProblem ProblemOfEnded(Store& store, const std::string& name);
-  // How long the ranks have to say that they wait for others.
-  std::chrono::milliseconds TimeToAnswer() const;
   GroupProblem ProblemOfStore(const Error& e) const;
   std::optional<std::string> FindEndedPeer(std::chrono::milliseconds wait = {});
   GroupProblem FindLostRank() const;
 
   const int rank_, size_;
+  // How long the ranks have to say that they wait for others. The heartbeat's thread of a rank that
+  // waits answers for it, in one of its rounds.
+  const std::chrono::milliseconds time_to_answer_;
   std::mutex mutex_;
   GroupProblem problem_;  // what broke the group; empty while it is whole
   std::atomic<bool> abandoned_ = false;
@@ -152,23 +156,6 @@ class PeerWatch {
   std::shared_ptr<Store> store_;
   std::shared_ptr<Heartbeat> life_;                                // null without StartHeartbeat
   std::chrono::milliseconds patience_ = std::chrono::minutes(10);  // of rank 0's goodbye
-};
-
-// Limits how long to poll for something that needs the other ranks. For use inside of Run.
-class PeerPatience {
- public:
-  PeerPatience(PeerWatch& watch, std::chrono::milliseconds timeout);
-  // Waits between two polls: spins at first, then sleeps. Throws when the time is up, and half a
-  // second after another rank has gone or found that something is wrong.
-  void Pause();
-
- private:
-  using Clock = std::chrono::steady_clock;
-  PeerWatch& watch_;
-  const std::chrono::milliseconds look_interval_;
-  const Clock::time_point start_;
-  Clock::time_point deadline_, next_look_;
-  std::exception_ptr trouble_;
 };
 
 }  // namespace lathe

@@ -35,9 +35,7 @@ std::vector<RankResult> WithWatches(int n,
 
 // Waits for what never comes.
 void WaitForEver(PeerWatch& watch) {
-  watch.Run("waiting", [&] {
-    for (PeerPatience patience(watch, seconds(30));;) patience.Pause();
-  });
+  watch.Run("waiting", [&] { watch.PollUntil(seconds(30), [] { return false; }); });
 }
 
 TEST(PeerWatch, ExchangesWordsOfAllRanks) {
@@ -197,8 +195,7 @@ TEST(PeerWatch, WhatComesAfterARankHasEndedCounts) {
     if (rank == 1) raise(SIGKILL);
     const auto end = std::chrono::steady_clock::now() + milliseconds(400);
     watch.Run("computing", [&] {
-      PeerPatience patience(watch, seconds(30));
-      while (std::chrono::steady_clock::now() < end) patience.Pause();
+      watch.PollUntil(seconds(30), [&] { return std::chrono::steady_clock::now() >= end; });
     });
     return std::string("done");
   });
@@ -207,9 +204,7 @@ TEST(PeerWatch, WhatComesAfterARankHasEndedCounts) {
 
 TEST(PeerWatch, PatienceEnds) {
   const auto results = WithWatches(1, [](int, PeerWatch& watch) {
-    watch.Run("waiting", [&] {
-      for (PeerPatience patience(watch, milliseconds(300));;) patience.Pause();
-    });
+    watch.Run("waiting", [&] { watch.PollUntil(milliseconds(300), [] { return false; }); });
     return std::string();
   });
   EXPECT_EQ(results[0].said,

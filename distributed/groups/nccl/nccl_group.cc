@@ -245,26 +245,24 @@ class RealNcclGroup : public NcclGroup {
 
   // Waits for a call on a communicator that doesn't block: it may not be done when it returns.
   void Settle(const char* call, ncclResult_t result) {
-    PeerPatience patience(watch_, timeout_);
-    while (result == ncclInProgress) {
-      patience.Pause();
-      result = AsyncError();
-    }
+    watch_.PollUntil(timeout_, [&] {
+      if (result == ncclInProgress) result = AsyncError();
+      return result != ncclInProgress;
+    });
     if (result != ncclSuccess) ThrowFailure(call, result);
   }
 
   void AwaitStream(cudaStream_t stream) {
     CheckCuda("cudaEventRecord", cudaEventRecord(side_->event.get(), stream));
-    PeerPatience patience(watch_, timeout_);
-    for (;;) {
+    watch_.PollUntil(timeout_, [this] {
       const cudaError_t state = cudaEventQuery(side_->event.get());
-      if (state == cudaSuccess) return;
+      if (state == cudaSuccess) return true;
       if (state != cudaErrorNotReady) CheckCuda("the device", state);
       cudaGetLastError();  // or the next kernel launch would report the polls' error as its own
       const ncclResult_t result = AsyncError();
       if (result != ncclSuccess && result != ncclInProgress) ThrowFailure("NCCL", result);
-      patience.Pause();
-    }
+      return false;
+    });
   }
 
   ncclResult_t AsyncError() const {
