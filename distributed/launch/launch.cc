@@ -260,9 +260,8 @@ class RestartPolicy {
     const bool stopped =
         by_signal || std::ranges::count(kPassedOnSignals, exit_code - kSignalExitCode) > 0;
     if (exit_code == 0 || exit_code == kUsageCode || stopped) return false;
-    // LaunchOptions::max_restarts tells how long the pauses are. If a job that has worked before
-    // reports an error of its own, the pause is long: a full disk, for example, may have space
-    // then.
+    // See LaunchOptions::max_restarts. The pause is long if a job that has worked before reports an
+    // error of its own: a full disk, for example, may have space then.
     pause_ = is_quick && pause_ != pause_.zero() ? std::min(2 * pause_, kLongest) : kFirst;
     has_worked_ = has_worked_ || !is_quick || !is_own_error;
     if (is_own_error && has_worked_) pause_ = kLongest;

@@ -14,7 +14,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <initializer_list>
 #include <sstream>
 #include <utility>
 
@@ -239,7 +238,7 @@ void RankSupervisor::NoteFailure(const Rank& rank) {
     if (stage_ == Stage::kSignalPassedOn && has_lost_another) {
       // The rank that it has lost may hang.
       kill_by_ = stage_end_;
-      WaitForThoseThatWork();
+      BeginStage(Stage::kStopping, options_.stop);
     }
     // A signal ends the job, and yet one rank may fail by itself: it could not save, for example.
     const bool as_told = std::ranges::count(passed_on_, code - kSignalExitCode) > 0;
@@ -255,11 +254,11 @@ std::string RankSupervisor::Describe(const Rank& rank) const {
   const std::string text = absl::StrCat("rank ", rank.rank, " (process ", rank.process, ") ");
   if (WIFSIGNALED(rank.status)) return text + "was killed by " + SignalText(WTERMSIG(rank.status));
   const int code = ExitCode(rank.status), signal_number = code - kSignalExitCode;
-  std::string why;
-  if (code == kLostRankExitCode) why = ", because it has lost another rank";
-  if (std::ranges::count(kPassedOnSignals, signal_number) > 0)
-    why = ", as told by " + SignalText(signal_number);
-  return absl::StrCat(text, "ended with exit code ", code, why);
+  const bool as_told = std::ranges::count(kPassedOnSignals, signal_number) > 0;
+  return absl::StrCat(text, "ended with exit code ", code,
+                      as_told                     ? ", as told by " + SignalText(signal_number)
+                      : code == kLostRankExitCode ? ", because it has lost another rank"
+                                                  : "");
 }
 
 // Tells the cause once while others still run, and when all ranks have ended and all that they
@@ -297,8 +296,7 @@ void RankSupervisor::PassOn(int signal_number) {
 // Returns true if a rank has computed for a twentieth of the time since kStopping began, on one
 // core, or waits for a disk right now.
 bool RankSupervisor::AnyIsBusy() const {
-  const double seconds = std::chrono::duration<double>(options_.stop).count();
-  const auto least = static_cast<int64_t>(seconds / 20 * static_cast<double>(sysconf(_SC_CLK_TCK)));
+  const int64_t least = options_.stop.count() * sysconf(_SC_CLK_TCK) / 1000 / 20;
   return std::ranges::any_of(ranks_, [&](const Rank& rank) {
     if (!rank.running) return false;
     const Activity activity = ActivityOf(rank.process);
@@ -311,12 +309,7 @@ void RankSupervisor::BeginStage(Stage stage, std::chrono::milliseconds time) {
     for (Rank& rank : ranks_) rank.ticks = ActivityOf(rank.process).ticks;
   }
   stage_ = stage;
-  stage_end_ = Clock::now() + time;
-}
-
-// Gives ranks that work on more time, but not beyond kill_by_.
-void RankSupervisor::WaitForThoseThatWork() {
-  BeginStage(Stage::kStopping, std::min(options_.stop, TimeLeft(kill_by_)));
+  stage_end_ = std::min(Clock::now() + time, kill_by_);
 }
 
 void RankSupervisor::EndStage() {
@@ -328,7 +321,7 @@ void RankSupervisor::EndStage() {
   }
   // A rank that works on may be saving.
   if (stage_ == Stage::kStopping && Clock::now() < kill_by_ && AnyIsBusy())
-    return WaitForThoseThatWork();
+    return BeginStage(Stage::kStopping, options_.stop);
   const bool long_ago = stage_ == Stage::kSignalPassedOn || Clock::now() >= kill_by_;
   KillAll(by_signal_ && !long_ago
               ? "did not end, though another rank has ended because it has lost one"

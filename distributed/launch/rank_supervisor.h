@@ -22,21 +22,27 @@
 //   (who_reports.h) is the cause only if no rank here fails by itself within `notice`.
 #pragma once
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/types.h>
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lathe/distributed/launch/launch.h"
-#include "lathe/distributed/launch/tagged_output.h"
 #include "lathe/distributed/liveness/who_reports.h"
+#include "lathe/distributed/rendezvous/socket.h"
 
 namespace lathe {
+
+using FileDescriptor = Socket;  // pipes are closed like sockets
 
 inline constexpr int kSignalExitCode = 128;  // + the signal, as a shell reports it
 // The signals that are passed on to the ranks.
@@ -64,6 +70,50 @@ class WatchedSignals {
   FileDescriptor fd_;
   sigset_t old_mask_;
   struct sigaction old_child_, old_pipe_;
+};
+
+// Prints the output of several processes as whole lines, each with its rank before it: "[1] text".
+// Never waits: the caller polls, so that a reader that has stopped can't keep the caller from
+// signals.
+class TaggedOutput {
+ public:
+  // Returns a pipe's end that is to take the place of a process's `stream` (STDOUT_FILENO or
+  // STDERR_FILENO). This object reads the other end, and closes it once nobody reads this process's
+  // own `stream`.
+  FileDescriptor Add(int rank, int stream);
+  // Adds a line of the caller's own, with its end, to standard error, after the lines that wait.
+  void Say(const std::string& line);
+
+  // AppendTo appends what to poll for; Handle takes the same entries back after the poll.
+  void AppendTo(std::vector<pollfd>& polled) const;
+  void Handle(std::span<const pollfd> polled);
+  // Reads what the pipes still hold, for when the processes have ended.
+  void ReadRest();
+  // Returns true while lines wait to be written.
+  bool waiting() const { return !queue_.empty(); }
+  // Closes what only this process needs. For use in a process that it forked; safe in a signal
+  // handler.
+  void CloseInChild() const;
+
+ private:
+  struct Source {
+    FileDescriptor pipe;
+    int rank, stream;
+    std::string line;  // the last line, as far as it has come
+  };
+  struct Line {
+    int stream;
+    std::string text;
+  };
+
+  // Returns false at the end of the source, which is of no more use then.
+  bool Read(Source& source);
+  void Finish(Source& source);
+  void WriteSome();
+
+  std::deque<Source> sources_;
+  std::deque<Line> queue_;  // one for both streams: they may lead to the same place
+  size_t written_ = 0;      // bytes of the first line
 };
 
 // A small process that kills process groups if this process ends without having removed them, for
@@ -104,8 +154,7 @@ class RankSupervisor {
 
   // Waits until all ranks have ended, and says on standard error what happened. Returns 0 if all
   // ended well. If a rank failed, returns the exit code of the cause, or 128 + the signal that
-  // killed it. If a signal came here before and no rank failed otherwise, returns 128 + that
-  // signal.
+  // killed it. If only a signal that came here has ended the job, returns 128 + that signal.
   int Wait();
 
   const EndedRanksRecord& ended() const { return ended_; }
@@ -141,9 +190,8 @@ class RankSupervisor {
   void TellCause();
   void PassOn(int signal_number);
   void KillAll(const std::string& why);
-  // Begins a stage that ends after `time`.
+  // Begins a stage that ends after `time`, and not after kill_by_.
   void BeginStage(Stage stage, std::chrono::milliseconds time);
-  void WaitForThoseThatWork();
   void EndStage();
   void Say(const std::string& text);
 

@@ -1,5 +1,4 @@
-#include "lathe/distributed/launch/tagged_output.h"
-
+// The part of the supervisor that prints what the ranks print, line by line.
 #include <absl/status/status.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -10,12 +9,15 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/distributed/launch/rank_supervisor.h"
 
 namespace lathe {
 namespace {
 
 // A longer line is written in parts.
 constexpr size_t kLongestLine = 1 << 20;
+// While so many lines wait, no more are read.
+constexpr size_t kMostLines = 1000;
 // A pipe takes this much without blocking when poll says that it is ready (PIPE_BUF of Linux).
 constexpr size_t kMostAtOnce = 4096;
 
@@ -42,7 +44,7 @@ void TaggedOutput::Say(const std::string& line) { queue_.push_back({STDERR_FILEN
 
 void TaggedOutput::AppendTo(std::vector<pollfd>& polled) const {
   for (const Source& source : sources_) {
-    polled.push_back({WantsMore() ? source.pipe.fd() : -1, POLLIN, 0});
+    polled.push_back({queue_.size() < kMostLines ? source.pipe.fd() : -1, POLLIN, 0});
   }
   if (waiting()) polled.push_back({queue_.front().stream, POLLOUT, 0});
 }
@@ -88,23 +90,20 @@ void TaggedOutput::WriteSome() {
     const int stream = first.stream;
     std::erase_if(sources_, [&](const Source& s) { return s.stream == stream; });
     std::erase_if(queue_, [&](const Line& line) { return line.stream == stream; });
-    written_ = 0;
-    return;
+  } else {
+    written_ += static_cast<size_t>(written);
+    if (written_ < first.text.size()) return;
+    queue_.pop_front();
   }
-  written_ += static_cast<size_t>(written);
-  if (written_ < first.text.size()) return;
-  queue_.pop_front();
   written_ = 0;
 }
 
 void TaggedOutput::ReadRest() {
-  // So many reads empty a full pipe. What a process writes that outlives its rank is lost.
+  // So many reads empty a full pipe; more find nothing, and don't wait. What a process writes that
+  // outlives its rank is lost.
   constexpr int kMostReads = 64;
   for (Source& source : sources_) {
-    for (int i = 0; i < kMostReads && Read(source); ++i) {
-      pollfd more = {source.pipe.fd(), POLLIN, 0};
-      if (poll(&more, 1, 0) <= 0) break;
-    }
+    for (int i = 0; i < kMostReads && Read(source); ++i) continue;
     if (!source.line.empty()) Finish(source);
   }
   sources_.clear();

@@ -58,9 +58,8 @@ GroupProblem ParseGroupProblem(const std::string& value) {
   problem.text.assign(std::istreambuf_iterator<char>(in), {});
   std::istringstream numbers(kind_and_ranks);
   if (int kind = 0; numbers >> kind) {
-    LostRanks lost = {.kind = static_cast<LostRanks::Kind>(kind), .phase = phase};
-    for (int rank = 0; numbers >> rank;) lost.ranks.push_back(rank);
-    problem.lost = std::move(lost);
+    problem.lost = LostRanks{.kind = static_cast<LostRanks::Kind>(kind), .phase = phase};
+    for (int rank = 0; numbers >> rank;) problem.lost->ranks.push_back(rank);
   }
   return problem;
 }

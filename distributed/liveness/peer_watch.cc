@@ -26,8 +26,8 @@ constexpr char kBye[] = "bye", kGivesUp[] = "knows";
 
 // Returns what an exception inside of Run means, if it turns out that no other rank is to blame.
 GroupProblem ConnectionFailed(const std::exception& e) {
-  GroupProblem problem = {.text =
-                              std::string("the connection to another rank failed: ") + e.what()};
+  GroupProblem problem = {.text = "the connection to another rank failed: "};
+  problem.text += e.what();
   if (const auto* error = dynamic_cast<const Error*>(&e)) {
     if (const LostRanks* lost = FindLostRanks(*error)) problem.lost = *lost;
     // Rank 0 serves the store.
@@ -41,11 +41,7 @@ GroupProblem ConnectionFailed(const std::exception& e) {
 
 PeerWatch::PeerWatch(int rank, int size, std::shared_ptr<StoreServer> server,
                      std::shared_ptr<Store> store)
-    : rank_(rank),
-      size_(size),
-      time_to_answer_(std::max(2 * kMoment, Milliseconds(2 * size))),
-      server_(std::move(server)),
-      store_(std::move(store)) {}
+    : rank_(rank), size_(size), server_(std::move(server)), store_(std::move(store)) {}
 
 PeerWatch::~PeerWatch() {
   StopHeartbeat();
@@ -259,8 +255,7 @@ GroupProblem PeerWatch::AgreeOnProblem(const char* what, const GroupProblem& not
     const std::string found = Serialize(own_fault ? noticed : FindCulprit(what, noticed));
     if (store_->Add("problems", 1) == 1) store_->Set(kProblem, found);
     store_->Set(kTrouble, "");
-    agreed = store_->Get(kProblem, kMoment);
-    if (!agreed) agreed = found;
+    agreed = store_->Get(kProblem, kMoment).value_or(found);
   }
   GroupProblem problem = ParseGroupProblem(*agreed);
   LeaveTogether(problem);

@@ -6,6 +6,7 @@
 // A wait for other ranks inside of Run that no other event ends calls `watch.CheckForProblems()`.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -73,8 +74,8 @@ class PeerWatch {
   std::vector<std::string> Exchange(const std::string& key, const std::string& mine,
                                     std::chrono::milliseconds timeout);
 
-  // Says goodbye for a rank that gives up together with all others, so that none is missed but the
-  // ranks that the problem says are lost.
+  // Says goodbye for a rank that gives up together with all others, so that none is missed. Rank 0
+  // waits until the others have said so, too, but for those that are lost.
   void LeaveTogether(const GroupProblem& problem = {});
 
   // From now on ranks that end or hang are found outside of Run, too. `store` is a connection for
@@ -143,7 +144,8 @@ class PeerWatch {
   const int rank_, size_;
   // How long the ranks have to say that they wait for others. The heartbeat's thread of a rank that
   // waits answers for it, in one of its rounds.
-  const std::chrono::milliseconds time_to_answer_;
+  const std::chrono::milliseconds time_to_answer_ =
+      std::max(2 * kMoment, std::chrono::milliseconds(2 * size_));
   std::mutex mutex_;
   GroupProblem problem_;  // what broke the group; empty while it is whole
   std::atomic<bool> abandoned_ = false;

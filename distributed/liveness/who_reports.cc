@@ -126,7 +126,6 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
   const LostRanks* lost = FindLostRanks(error);
   std::vector<int> gone = lost == nullptr ? std::vector<int>{} : lost->ranks;
   gone.push_back(0);
-  const std::vector<int> local_ranks = LocalRanks();
   std::vector<int> before;  // the ranks that should save rather than this one
   for (int look = 0; look < 10; ++look) {
     const auto known = FindEndedRanks(environment);
@@ -138,7 +137,7 @@ bool ShouldSaveForMain(const Error& error, const ProcessEnvironment& environment
     before = LowerRanksLeft(environment, gone);
     // The main process may have saved and ended just now. The launcher then records it in a moment.
     const bool main_may_have_saved =
-        known && lost != nullptr && !lost->Includes(0) && std::ranges::count(local_ranks, 0) > 0 &&
+        known && lost != nullptr && !lost->Includes(0) && std::ranges::count(LocalRanks(), 0) > 0 &&
         std::ranges::none_of(*known, [](const EndedRank& ended) { return ended.rank == 0; });
     if (before.empty() && !main_may_have_saved) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
