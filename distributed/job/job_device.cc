@@ -11,7 +11,6 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/distributed/groups/collectives.h"
-#include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/rendezvous/machine.h"
 #include "lathe/distributed/rendezvous/network.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
@@ -61,8 +60,8 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
                 "let each rank reach every port of the machine at MASTER_ADDR, or compute on the "
                 "CPU (device cpu)");
   }
-  std::shared_ptr<NcclGroup> group = MakeNcclGroup(env.rank, env.world_size, env.local_rank,
-                                                   std::move(server), std::move(store), timeout);
+  std::shared_ptr<NcclGroup> group = RequireNccl().make(
+      env.rank, env.world_size, env.local_rank, std::move(server), std::move(store), timeout);
   group->WatchPeersWith(job.group);
   return group;
 }

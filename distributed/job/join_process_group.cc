@@ -251,8 +251,8 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
   if (env.rank == 0) SetHeartbeatLimit(*store, options);
   AwaitOthers(*store, env, options.timeout);
   if (nccl) {
-    return MakeNcclGroup(env.rank, env.world_size, env.local_rank, std::move(server),
-                         std::move(store), options.timeout);
+    return RequireNccl().make(env.rank, env.world_size, env.local_rank, std::move(server),
+                              std::move(store), options.timeout);
   }
   auto life = std::make_shared<Store>(host, port, job, options.timeout);
   return MakeGlooGroup(env.rank, env.world_size, std::move(server), std::move(store),

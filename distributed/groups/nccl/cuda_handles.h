@@ -16,21 +16,17 @@ inline void CheckCuda(const char* call, cudaError_t result) {
   if (result != cudaSuccess) throw OwnFault(std::string(call) + ": " + cudaGetErrorString(result));
 }
 
+template <auto free>
 struct CudaDeleter {
-  void operator()(CUstream_st* stream) const { cudaStreamDestroy(stream); }
-  void operator()(CUevent_st* event) const { cudaEventDestroy(event); }
+  template <typename T>
+  void operator()(T* handle) const {
+    free(handle);
+  }
 };
-using CudaStream = std::unique_ptr<CUstream_st, CudaDeleter>;
-using CudaEvent = std::unique_ptr<CUevent_st, CudaDeleter>;
-
-struct FreeDeviceMemory {
-  void operator()(std::byte* memory) const { cudaFree(memory); }
-};
-struct FreePinnedMemory {
-  void operator()(std::byte* memory) const { cudaFreeHost(memory); }
-};
-using DeviceMemory = std::unique_ptr<std::byte, FreeDeviceMemory>;
-using PinnedMemory = std::unique_ptr<std::byte, FreePinnedMemory>;
+using CudaStream = std::unique_ptr<CUstream_st, CudaDeleter<cudaStreamDestroy>>;
+using CudaEvent = std::unique_ptr<CUevent_st, CudaDeleter<cudaEventDestroy>>;
+using DeviceMemory = std::unique_ptr<std::byte, CudaDeleter<cudaFree>>;
+using PinnedMemory = std::unique_ptr<std::byte, CudaDeleter<cudaFreeHost>>;
 
 // The functions below create their object on the current device.
 inline CudaStream MakeCudaStream() {

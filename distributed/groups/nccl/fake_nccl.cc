@@ -60,12 +60,7 @@ ncclResult_t AllReduce(const void* from, void* to, size_t n, ncclDataType_t type
   if (type == ncclFloat32) Multiply<float>(from, to, n, by);
   if (type == ncclFloat64) Multiply<double>(from, to, n, by);
   if (type == ncclInt64) Multiply<int64_t>(from, to, n, by);
-  if (type == ncclBfloat16) {
-    for (size_t i = 0; i < n; ++i) {
-      const float x = static_cast<float>(static_cast<const BFloat16*>(from)[i]);
-      static_cast<BFloat16*>(to)[i] = BFloat16(x * static_cast<float>(by));
-    }
-  }
+  if (type == ncclBfloat16) Multiply<BFloat16>(from, to, n, by);
   return Start(comm);
 }
 

@@ -1,7 +1,10 @@
 // The part of NCCL's groups that is in every program, whether it links the groups or not.
 #include <absl/status/status.h>
 
-#include <utility>
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <sstream>
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
@@ -9,20 +12,75 @@
 namespace lathe {
 namespace {
 
-const NcclBackend*& TheBackend() {
-  static const NcclBackend* backend = nullptr;
-  return backend;
+const NcclBackend* linked_backend = nullptr;
+
+std::string RankOn(size_t rank, const RankDevice& device) {
+  return "rank " + std::to_string(rank) + " (" + device.host + ")";
 }
 
 }  // namespace
 
+std::string Serialize(const RankDevice& device) {
+  std::string text;
+  for (std::string line : {device.host, device.problem, device.hint, device.uuid, device.bus_id,
+                           std::to_string(device.visible)}) {
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    text += line + '\n';
+  }
+  return text;
+}
+
+RankDevice ParseRankDevice(const std::string& text) {
+  RankDevice device;
+  std::istringstream in(text);
+  std::string visible;
+  for (std::string* line :
+       {&device.host, &device.problem, &device.hint, &device.uuid, &device.bus_id, &visible}) {
+    Check(!std::getline(in, *line).fail(), "nccl",
+          "a rank's description of its device can't be read: \"", text, '"');
+  }
+  const char* end = visible.data() + visible.size();
+  Check(std::from_chars(visible.data(), end, device.visible).ptr == end, "nccl",
+        "a rank says that it sees \"", visible, "\" devices, which is not a number");
+  return device;
+}
+
+void CheckRankDevices(std::span<const RankDevice> devices) {
+  // Often all ranks lack the same thing.
+  const bool all_alike = std::all_of(devices.begin(), devices.end(), [&](const RankDevice& device) {
+    return device.problem == devices[0].problem && device.host == devices[0].host;
+  });
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const RankDevice& device = devices[rank];
+    if (device.problem.empty()) continue;
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                (all_alike ? "" : RankOn(rank, device) + ": ") + device.problem, device.hint);
+  }
+  std::map<std::string, size_t> user_of;
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const RankDevice& device = devices[rank];
+    const auto [user, is_first] = user_of.emplace(device.uuid, rank);
+    if (is_first) continue;
+    const std::string host = devices[user->second].host == device.host
+                                 ? device.host
+                                 : devices[user->second].host + " (also named " + device.host + ")";
+    throw Error(absl::StatusCode::kFailedPrecondition,
+                "ranks " + std::to_string(user->second) + " and " + std::to_string(rank) +
+                    " would share the GPU " + device.bus_id + " of " + host + "; rank " +
+                    std::to_string(rank) + " sees " + std::to_string(device.visible) +
+                    (device.visible == 1 ? " GPU" : " GPUs"),
+                "NCCL needs a GPU for each process: start no more processes on a machine than it "
+                "has GPUs, or compute on the CPU (device cpu, backend gloo)");
+  }
+}
+
 bool RegisterNcclBackend(const NcclBackend& backend) {
-  TheBackend() = &backend;
+  linked_backend = &backend;
   return true;
 }
 
 const NcclBackend& RequireNccl() {
-  if (TheBackend() != nullptr) return *TheBackend();
+  if (linked_backend != nullptr) return *linked_backend;
   throw Error(absl::StatusCode::kFailedPrecondition,
               "[nccl] this program was built without CUDA and NCCL",
               "install both, set CUDA_PATH to CUDA's folder and build again, or compute on the CPU "
@@ -33,14 +91,6 @@ RankDevice DescribeRankDevice(int local_rank) try {
   return RequireNccl().describe(local_rank);
 } catch (const Error& e) {
   return {.problem = e.message(), .hint = e.hint()};
-}
-
-std::shared_ptr<NcclGroup> MakeNcclGroup(int rank, int size, int local_rank,
-                                         std::shared_ptr<StoreServer> server,
-                                         std::shared_ptr<Store> store,
-                                         std::chrono::milliseconds timeout) {
-  Check(local_rank >= 0, "nccl", "the local rank must be at least 0 but is ", local_rank);
-  return RequireNccl().make(rank, size, local_rank, std::move(server), std::move(store), timeout);
 }
 
 }  // namespace lathe

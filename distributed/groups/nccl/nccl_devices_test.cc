@@ -1,9 +1,9 @@
-#include "lathe/distributed/groups/nccl/nccl_devices.h"
-
+// Tests what ranks tell each other about their GPUs.
 #include <absl/status/status.h>
 #include <gtest/gtest.h>
 
 #include "lathe/core/base/error.h"
+#include "lathe/distributed/groups/nccl/nccl_group.h"
 
 namespace lathe {
 namespace {

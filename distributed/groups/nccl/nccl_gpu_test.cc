@@ -11,7 +11,6 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/cuda_handles.h"
-#include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/rendezvous/machine.h"
@@ -107,7 +106,7 @@ TEST_F(NcclOnGpu, ARankThatNeverConnectsIsNamed) {
     const auto [server, store] = OpenStore(env);
     store->Set("nccl_device/1", Serialize({.host = "ghost", .uuid = "none", .visible = 1}));
     store->Set("nccl_id/1", "");
-    MakeNcclGroup(0, 2, 0, server, store, seconds(5));
+    RequireNccl().make(0, 2, 0, server, store, seconds(5));
     return std::string();
   });
   EXPECT_EQ(results[0].said, "[connecting] rank 0 can't go on: rank 1 does not answer");

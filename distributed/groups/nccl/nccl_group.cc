@@ -1,10 +1,17 @@
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 
+#include <absl/status/status.h>
+#include <absl/strings/escaping.h>
+
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -14,10 +21,9 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/cuda_handles.h"
-#include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/nccl/nccl_library.h"
-#include "lathe/distributed/groups/nccl/own_device.h"
 #include "lathe/distributed/liveness/peer_watch.h"
+#include "lathe/distributed/rendezvous/machine.h"
 
 namespace lathe {
 namespace {
@@ -33,6 +39,60 @@ constexpr ncclDataType_t kNcclType = std::is_same_v<T, float>     ? ncclFloat32
 
 ncclRedOp_t NcclOp(ReduceOp op) {
   return op == ReduceOp::kSum ? ncclSum : op == ReduceOp::kMax ? ncclMax : ncclMin;
+}
+
+// Returns CUDA's number of the rank's device, among the devices that this process sees.
+int NumberOfDevice(int local_rank, const RankDevice& described) {
+  return local_rank % std::max(described.visible, 1);
+}
+
+Error NoDevice(const std::string& why) {
+  return Error(absl::StatusCode::kFailedPrecondition, "no CUDA device: " + why,
+               "see what nvidia-smi shows and what CUDA_VISIBLE_DEVICES is set to, or compute on "
+               "the CPU (device cpu, backend gloo)");
+}
+
+// Makes the rank's device the current one and fills in its description.
+void ChooseDevice(int local_rank, RankDevice& described) {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+    throw NoDevice("no NVIDIA driver is installed");
+  }
+  cudaError_t result = cudaGetDeviceCount(&described.visible);
+  if (result != cudaSuccess) throw NoDevice(cudaGetErrorString(result));
+  if (described.visible == 0) throw NoDevice("the driver shows none");
+  const int device = NumberOfDevice(local_rank, described);
+  cudaDeviceProp properties;
+  std::array<char, 32> bus_id{};
+  result = cudaSetDevice(device);
+  if (result == cudaSuccess) result = cudaGetDeviceProperties(&properties, device);
+  if (result == cudaSuccess) result = cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), device);
+  if (result != cudaSuccess) {
+    throw NoDevice("number " + std::to_string(device) + ": " + cudaGetErrorString(result));
+  }
+  described.bus_id = bus_id.data();
+  described.uuid =
+      absl::BytesToHexString({properties.uuid.bytes, std::size(properties.uuid.bytes)});
+}
+
+// Makes the described device the current one.
+RankDevice Describe(int local_rank) {
+  RankDevice own = {.host = HostName()};
+  try {
+    if (std::getenv("NCCL_COMM_ID") != nullptr) {
+      throw Error(
+          absl::StatusCode::kFailedPrecondition,
+          "NCCL_COMM_ID is set: the ranks of NCCL would meet at that address, where another "
+          "job may be",
+          "unset NCCL_COMM_ID: ranks meet at MASTER_ADDR and MASTER_PORT");
+    }
+    ChooseDevice(local_rank, own);
+    Nccl();
+  } catch (const Error& e) {
+    own.problem = e.message();
+    own.hint = e.hint();
+  }
+  return own;
 }
 
 // The group's resources on its device.
@@ -58,12 +118,11 @@ class RealNcclGroup : public NcclGroup {
     watch_.store().SetPatience(
         std::clamp<Milliseconds>(timeout, Milliseconds(500), std::chrono::seconds(30)));
     watch_.SetGoodbyePatience(timeout);
-    const OwnDevice own = DescribeOwnDevice(local_rank);
-    device_ = own.number;
-    const std::string mine = Serialize(own.description);
+    const RankDevice own = Describe(local_rank);
+    device_ = NumberOfDevice(local_rank, own);
     std::vector<RankDevice> devices;
     watch_.Run("connecting", [&] {
-      for (const std::string& text : watch_.Exchange("nccl_device", mine, timeout_)) {
+      for (const std::string& text : watch_.Exchange("nccl_device", Serialize(own), timeout_)) {
         devices.push_back(ParseRankDevice(text));
       }
     });
@@ -126,11 +185,7 @@ class RealNcclGroup : public NcclGroup {
 
   void Barrier() override {
     int64_t nothing = 0;
-    InStages("barrier", reinterpret_cast<std::byte*>(&nothing), sizeof nothing,
-             [this](std::byte* device, size_t) {
-               EnqueueAllReduce(reinterpret_cast<int64_t*>(device), 1, ReduceOp::kSum,
-                                side_->stream.get());
-             });
+    AllReduceOf(std::span(&nothing, 1), ReduceOp::kSum, "barrier");
   }
 
   void Abandon() override { watch_.Abandon(); }
@@ -218,8 +273,8 @@ class RealNcclGroup : public NcclGroup {
   }
 
   template <typename T>
-  void AllReduceOf(std::span<T> data, ReduceOp op) {
-    InStages("all_reduce", reinterpret_cast<std::byte*>(data.data()), data.size_bytes(),
+  void AllReduceOf(std::span<T> data, ReduceOp op, const char* what = "all_reduce") {
+    InStages(what, reinterpret_cast<std::byte*>(data.data()), data.size_bytes(),
              [&](std::byte* device, size_t bytes) {
                EnqueueAllReduce(reinterpret_cast<T*>(device), bytes / sizeof(T), op,
                                 side_->stream.get());
@@ -321,11 +376,10 @@ class RealNcclGroup : public NcclGroup {
   ncclComm_t comm_ = nullptr;  // null before Connect and after Abort
 };
 
-RankDevice Describe(int local_rank) { return DescribeOwnDevice(local_rank).description; }
-
 std::shared_ptr<NcclGroup> Make(int rank, int size, int local_rank,
                                 std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
                                 Milliseconds timeout) {
+  Check(local_rank >= 0, "nccl", "the local rank must be at least 0 but is ", local_rank);
   return std::make_shared<RealNcclGroup>(rank, size, local_rank, std::move(server),
                                          std::move(store), timeout);
 }

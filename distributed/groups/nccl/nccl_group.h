@@ -5,10 +5,10 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 
-#include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/rendezvous/store.h"
 
@@ -55,12 +55,35 @@ class NcclGroup : public ProcessGroup {
   using ProcessGroup::ProcessGroup;
 };
 
+// Describes the GPU that a rank of a job uses. The ranks compare these before they call NCCL, which
+// would say less or hang.
+struct RankDevice {
+  std::string host{};     // the rank's host name
+  std::string problem{};  // why the rank has no device: "no CUDA device: ..."; "" if it has one
+  std::string hint{};     // what the user can do about it
+  std::string uuid{};     // identifies the device among all devices in the world
+  std::string bus_id{};   // "0000:3b:00.0"
+  int visible = 0;        // the number of devices that the rank could choose from
+};
+
+// Convert a description to text for other ranks, and back. Parse(Serialize(d)) == d, except that
+// line feeds become blanks. Parse throws InvalidArgument.
+std::string Serialize(const RankDevice& device);
+RankDevice ParseRankDevice(const std::string& text);
+
+// Throws FailedPrecondition, with the same words on every rank, unless each rank has a device of
+// its own. devices[i] is that of rank i.
+void CheckRankDevices(std::span<const RankDevice> devices);
+
 // The functions of a program that links NCCL's groups.
 struct NcclBackend {
   // Describes the GPU that this process would use: number `local_rank`, modulo the number of GPUs
   // that it sees. The modulo is for schedulers that show each process its own GPU as number 0. If
   // something is missing, the result's `problem` says what.
   RankDevice (*describe)(int local_rank);
+  // Connects all ranks of a job, each with the device that `describe` tells. `server` is rank 0's.
+  // Throws FailedPrecondition, on all ranks and with the same words, if one has no CUDA device,
+  // lacks NCCL or shares its device. Throws Unavailable as collectives do.
   std::shared_ptr<NcclGroup> (*make)(int rank, int size, int local_rank,
                                      std::shared_ptr<StoreServer> server,
                                      std::shared_ptr<Store> store,
@@ -74,13 +97,5 @@ const NcclBackend& RequireNccl();
 // Calls NcclBackend::describe. If the program was built without CUDA, the result's `problem` says
 // so.
 RankDevice DescribeRankDevice(int local_rank);
-
-// Connects all ranks of a job, each with the device that DescribeRankDevice tells. `server` is rank
-// 0's. Throws FailedPrecondition, on all ranks and with the same words, if one has no CUDA device,
-// lacks NCCL or shares its device. Throws Unavailable as collectives do.
-std::shared_ptr<NcclGroup> MakeNcclGroup(int rank, int size, int local_rank,
-                                         std::shared_ptr<StoreServer> server,
-                                         std::shared_ptr<Store> store,
-                                         std::chrono::milliseconds timeout);
 
 }  // namespace lathe

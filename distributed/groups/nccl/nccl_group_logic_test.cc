@@ -9,7 +9,6 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/nccl/fake_nccl.h"
-#include "lathe/distributed/groups/nccl/nccl_devices.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/rendezvous/store_protocol.h"
 #include "lathe/distributed/testing/testing.h"
@@ -39,7 +38,7 @@ std::shared_ptr<NcclGroup> JoinGhosts(const ProcessEnvironment& env, int rank, i
     store->Set("block of nccl_device/0", devices);
     store->Set("block of nccl_id/0", ids);
   }
-  return MakeNcclGroup(rank, size, 0, server, store, timeout);
+  return RequireNccl().make(rank, size, 0, server, store, timeout);
 }
 
 RankResult InProcess(const std::function<std::string(const ProcessEnvironment&)>& body) {
@@ -182,7 +181,7 @@ TEST(NcclGroupLogic, WhatNcclReportsIsTheRanksOwnFaultOrNot) {
 // Joins as one of 3 ranks that all do their part.
 std::shared_ptr<NcclGroup> JoinOthers(const ProcessEnvironment& env) {
   const auto [server, store] = OpenStore(env);
-  return MakeNcclGroup(env.rank, env.world_size, env.local_rank, server, store, seconds(30));
+  return RequireNccl().make(env.rank, env.world_size, env.local_rank, server, store, seconds(30));
 }
 
 // Calls `fault` on rank `victim` once all ranks are connected. The others wait in a collective.

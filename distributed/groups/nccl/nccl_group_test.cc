@@ -90,7 +90,7 @@ TEST(NcclGroup, ARankThatNeverComesIsNamed) {
   if (!HasNccl()) GTEST_SKIP() << "built without CUDA";
   const auto results = RunRanks(1, [](const ProcessEnvironment& env) {
     const auto [server, store] = OpenStore(env);
-    MakeNcclGroup(0, 2, 0, server, store, seconds(2));
+    RequireNccl().make(0, 2, 0, server, store, seconds(2));
     return std::string();
   });
   EXPECT_EQ(results[0].said, "[connecting] rank 0 can't go on: rank 1 does not answer");
