@@ -17,7 +17,6 @@
 #include "lathe/distributed/loop_phase.h"
 #include "lathe/distributed/loss_history.h"
 #include "lathe/distributed/rank_costs.h"
-#include "lathe/distributed/reduce/shared_copies.h"
 #include "lathe/distributed/trackers/tracker_list.h"
 
 namespace lathe {
@@ -70,7 +69,6 @@ struct Accelerator::State {
   std::unique_ptr<BatchPasses> graphed_passes;  // null: nothing is recorded
   std::unique_ptr<Reducer> reducer;
   bool renew_reducer = false;  // before the next backward pass
-  std::vector<bool> trained;   // as Trained() was when the reducer was made
 
   // True once SaveState or LoadState has seen which automatic names there are.
   bool knows_states = false;
@@ -169,18 +167,9 @@ struct Accelerator::State {
     renew_reducer = true;
   }
 
-  // Says for each parameter whether it is trained. A reducer is only good for the parameters with
-  // which it was made.
-  std::vector<bool> Trained() const {
-    std::vector<bool> now;
-    for (const Parameter& p : parameters) now.push_back(p.tensor.requires_grad());
-    return now;
-  }
-
   void UpdateReducer(const std::shared_ptr<ProcessGroup>& group, const ReducerOptions& options,
                      bool share_parameters) {
-    std::vector<bool> now = Trained();
-    if (reducer != nullptr && !renew_reducer && now == trained && !reducer->IsOutdated()) return;
+    if (reducer != nullptr && !renew_reducer && !reducer->IsOutdated(parameters)) return;
     if (reducer != nullptr) reducer->CountSumsOnce();
     reducer = nullptr;  // removes its hooks first
     CoverParameters();
@@ -189,7 +178,6 @@ struct Accelerator::State {
     std::vector<bool> sharded;
     for (const auto& present : shards) sharded.push_back(present != nullptr);
     reducer = std::make_unique<Reducer>(group, arenas, options, sharded, device_group);
-    trained = std::move(now);
     renew_reducer = false;
     for (size_t i = 0; i < arenas.size(); ++i) {
       if (shards[i] == nullptr) continue;
@@ -197,10 +185,7 @@ struct Accelerator::State {
       std::shared_ptr<const OptimizerShards>& present = shards[i]->now;
       if (present == nullptr ? !ranges.empty() : present->ranges != ranges)
         present = MakeUpdateShards(group, ranges, options.overlap);
-      if (!share_parameters || present == nullptr) continue;
-      Storage& storage = *arenas[i]->values().impl()->storage;
-      if (!storage.is_writable_by_others()) group->ShareMemory(storage);
-      if (storage.is_writable_by_others()) ShareLowPrecisionCopies(*group, *arenas[i]);
+      if (share_parameters && present != nullptr) reducer->ShareValues(i);
     }
   }
 };

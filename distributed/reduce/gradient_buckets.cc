@@ -31,7 +31,6 @@ GradientBuckets::GradientBuckets(const std::vector<std::shared_ptr<ParameterAren
     bool grows = false;
     for (size_t i = 0; i < entries.size(); ++i) {
       const Tensor& tensor = entries[i].parameter.tensor;
-      was_trained[tensor.impl().get()] = tensor.requires_grad();
       if (!tensor.requires_grad()) {
         grows = false;
         continue;

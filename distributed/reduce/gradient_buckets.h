@@ -1,8 +1,6 @@
 // The division of arenas into buckets. The gradients of a bucket travel together.
 #pragma once
 
-#include <absl/container/flat_hash_map.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,10 +10,20 @@
 
 #include "lathe/core/base/element_range.h"
 #include "lathe/core/tensor.h"
-#include "lathe/distributed/reduce/reducer.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {
+
+struct ReducerOptions {
+  // The first bucket is small: the sooner it is full, the sooner the ranks can begin.
+  int64_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
+  // True to reduce during the backward pass, on a thread or a GPU stream of its own.
+  bool overlap = true;
+  // "no", or "bf16": gradients travel in bfloat16. On the CPU only those do that travel between
+  // machines, and they are added in float32 (ProcessGroup::AllReduceCompressed). On GPUs all do and
+  // are added in bfloat16, and the bfloat16 copies take half as much memory again as the gradients.
+  std::string compression = "no";
+};
 
 // A parameter whose gradient is exchanged.
 struct GradientSlot {
@@ -51,12 +59,11 @@ struct GradientBuckets {
   // The number of elements at the bucket's end that all ranks get if it is the last bucket.
   static size_t TailOf(const GradientBucket& bucket);
   GradientBucket& last() { return buckets.back(); }
-  TensorImpl& last_tensor() { return *slots.back().tensor.impl(); }
+  TensorImpl& last_tensor() const { return *slots.back().tensor.impl(); }
   bool IsLast(const GradientBucket& bucket) const { return &bucket == &buckets.back(); }
 
   std::vector<GradientSlot> slots;
   std::vector<GradientBucket> buckets;
-  absl::flat_hash_map<const TensorImpl*, bool> was_trained;
   Device device;               // of all arenas
   bool table_is_last = false;  // the last parameter is a large table, in a bucket of its own
 };

@@ -7,7 +7,6 @@
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/reduce/gradient_buckets.h"
-#include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/reduce/step_record.h"
 
 namespace lathe {

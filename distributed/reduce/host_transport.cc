@@ -1,18 +1,46 @@
 // Sums gradients in the host's memory, on a thread of its own while the backward pass goes on.
 #include <algorithm>
+#include <bit>
 #include <condition_variable>
-#include <cstring>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
 #include "lathe/distributed/reduce/gradient_transport.h"
-#include "lathe/distributed/reduce/used_rows.h"
 
 namespace lathe {
 namespace {
+
+// Returns the rows of the table that have gradients on some rank, ascending, each once. Returns
+// nullopt if some rank doesn't know its own rows (LeafGradient::rows), or if they are most of the
+// rows. A collective.
+std::optional<std::vector<int32_t>> UsedRows(ProcessGroup& group, const TensorImpl& table) {
+  const size_t num_rows = static_cast<size_t>(table.shape[0]);
+  // One bit for each row, and one that is set if this rank doesn't know its rows.
+  std::vector<uint64_t> bits(num_rows / 64 + 1);
+  if (const auto& rows = table.gradient().rows) {
+    for (const int32_t row : *rows)
+      bits[static_cast<size_t>(row) / 64] |= uint64_t{1} << (row % 64);
+  } else {
+    bits[num_rows / 64] |= uint64_t{1} << (num_rows % 64);
+  }
+  std::vector<uint64_t> all(bits.size() * static_cast<size_t>(group.size()));
+  group.AllGather(std::as_bytes(std::span(bits)), std::as_writable_bytes(std::span(all)));
+  for (size_t i = 0; i < all.size(); ++i) bits[i % bits.size()] |= all[i];
+  if ((bits[num_rows / 64] >> (num_rows % 64) & 1) != 0) return {};
+  std::vector<int32_t> rows;
+  for (size_t word = 0; word < bits.size(); ++word) {
+    for (uint64_t left = bits[word]; left != 0; left &= left - 1) {
+      rows.push_back(static_cast<int32_t>(word * 64) + std::countr_zero(left));
+    }
+  }
+  if (rows.size() > num_rows / 2) return {};
+  return rows;
+}
 
 class HostTransport : public GradientTransport {
  public:
@@ -123,60 +151,47 @@ class HostTransport : public GradientTransport {
 
   // --- the last bucket, with the records ---
 
+  // Sums the end of the last bucket, or only the rows of the last table that some rank has written.
   std::vector<StepRecord> ReduceLast(const StepRecord& mine) {
     GradientBucket& bucket = layout_.last();
-    const size_t size = static_cast<size_t>(group_->size());
-    std::vector<float> records(kStepRecordFloats * size);
-    const auto packed = Pack(mine);
-    std::copy(packed.begin(), packed.end(),
-              records.begin() + static_cast<std::ptrdiff_t>(kStepRecordFloats) * group_->rank());
-    if (!layout_.table_is_last || !ReduceRows(records)) {
-      const size_t tail = layout_.TailOf(bucket);
-      const std::span<float> end = bucket.grads.last(tail);
+    TensorImpl& tensor = layout_.last_tensor();
+    std::optional<std::vector<int32_t>> rows;
+    if (layout_.table_is_last) rows = UsedRows(*group_, tensor);
+    std::vector<std::span<float>> pieces;
+    if (rows) {
+      const size_t width = static_cast<size_t>(tensor.shape[1]);
+      for (const int32_t row : *rows)
+        pieces.push_back(bucket.grads.subspan(static_cast<size_t>(row) * width, width));
+    } else {
       Reduce(bucket);
-      staging_.assign(end.begin(), end.end());
-      staging_.insert(staging_.end(), records.begin(), records.end());
-      ReduceStaging(records.size());
-      std::copy_n(staging_.begin(), tail, end.begin());
-      layout_.last_tensor().mutable_gradient().rows.reset();
-      std::copy(staging_.end() - std::ssize(records), staging_.end(), records.begin());
+      pieces.push_back(bucket.grads.last(layout_.TailOf(bucket)));
     }
+    const size_t ranks = static_cast<size_t>(group_->size());
+    staging_.clear();
+    for (const std::span<float> piece : pieces)
+      staging_.insert(staging_.end(), piece.begin(), piece.end());
+    const size_t num_gradients = staging_.size();
+    staging_.resize(num_gradients + kStepRecordFloats * ranks);
+    const std::span<float> gradients = std::span(staging_).first(num_gradients);
+    const std::span<float> records = std::span(staging_).subspan(num_gradients);
+    const size_t own = kStepRecordFloats * static_cast<size_t>(group_->rank());
+    std::ranges::copy(Pack(mine), records.subspan(own).begin());
+    if (compresses_) {  // records never are
+      AllReduce(gradients);
+      group_->AllReduce(records);
+    } else {
+      group_->AllReduce(std::span(staging_));
+    }
+    const float* from = gradients.data();
+    for (const std::span<float> piece : pieces) {
+      std::copy_n(from, piece.size(), piece.begin());
+      from += piece.size();
+    }
+    tensor.mutable_gradient().rows = std::move(rows);
     std::vector<StepRecord> all;
-    for (size_t rank = 0; rank < size; ++rank)
+    for (size_t rank = 0; rank < ranks; ++rank)
       all.push_back(Unpack(records.data() + kStepRecordFloats * rank));
     return all;
-  }
-
-  // Gradients may be compressed; records never are.
-  void ReduceStaging(size_t num_records) {
-    if (!compresses_) return group_->AllReduce(std::span(staging_));
-    const std::span<float> all(staging_);
-    AllReduce(all.first(all.size() - num_records));
-    group_->AllReduce(all.last(num_records));
-  }
-
-  // Sums only the rows that some rank has written. Returns false if the whole table must travel.
-  bool ReduceRows(std::vector<float>& records) {
-    TensorImpl& table = layout_.last_tensor();
-    const size_t width = static_cast<size_t>(table.shape[1]), row_bytes = width * sizeof(float);
-    std::optional<std::vector<int32_t>> used = UsedRows(*group_, table);
-    if (!used) return false;
-    const std::vector<int32_t>& rows = *used;
-    float* grad = layout_.last().grads.data();
-    staging_.resize(rows.size() * width + records.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::memcpy(staging_.data() + i * width, grad + static_cast<size_t>(rows[i]) * width,
-                  row_bytes);
-    }
-    std::copy(records.begin(), records.end(), staging_.end() - std::ssize(records));
-    ReduceStaging(records.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::memcpy(grad + static_cast<size_t>(rows[i]) * width, staging_.data() + i * width,
-                  row_bytes);
-    }
-    std::copy(staging_.end() - std::ssize(records), staging_.end(), records.begin());
-    table.mutable_gradient().rows = std::move(used);
-    return true;
   }
 
   const std::shared_ptr<ProcessGroup> group_;

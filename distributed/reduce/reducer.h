@@ -20,29 +20,19 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "lathe/core/base/element_range.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/groups/process_group.h"
+#include "lathe/distributed/reduce/gradient_buckets.h"
 #include "lathe/distributed/reduce/step_record.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {
 
-struct ReducerOptions {
-  // The first bucket is small: the sooner it is full, the sooner the ranks can begin.
-  int64_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
-  // True to reduce during the backward pass, on a thread or a GPU stream of its own.
-  bool overlap = true;
-  // "no", or "bf16": gradients travel in bfloat16. On the CPU only those do that travel between
-  // machines, and they are added in float32 (ProcessGroup::AllReduceCompressed). On GPUs all do and
-  // are added in bfloat16, and the bfloat16 copies take half as much memory again as the gradients.
-  std::string compression = "no";
-};
+class GradientTransport;
 
 class Reducer {
  public:
@@ -75,13 +65,33 @@ class Reducer {
   // gradients outside of the ranges: those of the last table, or of the end of the last bucket. If
   // the ranks read each other's memory, the ranges cover all that is trained.
   std::vector<ElementRange> ShardedRanges(size_t arena) const;
-  // Returns true if parameters were frozen, thawed or moved since the construction. Another reducer
-  // is needed then.
-  bool IsOutdated() const;
+  // Moves the values of arena number `arena` into memory that all ranks have in common
+  // (ProcessGroup::ShareMemory). So do the bfloat16 copies for products (core/ops/cast.h) that some
+  // rank has of them. One copy then serves all ranks, and each rank's Optimizer::Step writes its
+  // stripes. What can't be shared stays as it is. A collective, to be called when no rank writes to
+  // the parameters.
+  void ShareValues(size_t arena);
+  // Returns true if parameters in the arenas, or the given ones, were frozen or thawed since the
+  // construction, or if the arenas have moved. Another reducer is needed then.
+  bool IsOutdated(const std::vector<Parameter>& parameters) const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  void CountSumOnce(const GradientBucket& bucket);
+  void OnReady(size_t slot);
+  void MaterializeGradients();
+  void Send();
+
+  const std::shared_ptr<ProcessGroup> group_;
+  const std::vector<std::shared_ptr<ParameterArena>> arenas_;
+  const ReducerOptions options_;
+  GradientBuckets layout_;
+  std::vector<GradientSlot>& slots_ = layout_.slots;
+  std::vector<GradientBucket>& buckets_ = layout_.buckets;
+  std::unique_ptr<GradientTransport> transport_;
+  size_t sent_ = 0;  // the number of buckets sent in this pass
+  bool armed_ = false;
+  bool broken_ = false;  // true in a pass, and after one that failed
+  bool summed_ = false;  // true if the gradients are sums over all ranks
 };
 
 }  // namespace lathe
