@@ -18,12 +18,6 @@
 namespace lathe {
 namespace {
 
-std::string ShapeText(const Tensor& tensor) {
-  std::ostringstream out;
-  out << tensor.shape();
-  return out.str();
-}
-
 // Returns `precision` or, if it is empty, what the environment says.
 std::string PrecisionOrDefault(std::string precision) {
   if (precision.empty()) {
@@ -45,6 +39,12 @@ void CheckTrackers(AcceleratorOptions& options) {
   for (const auto& tracker : options.trackers)
     Check(tracker != nullptr, "accelerator", "a tracker is null");
 }
+
+// Phases of a process.
+constexpr char kTraining[] = "training", kEvaluating[] = "evaluating";
+// A loop without a backward pass so far. It may still switch gradients off and evaluate.
+constexpr char kLooping[] = "in a loop over a prepared loader";
+constexpr char kBetween[] = "between loops over prepared loaders";
 
 constexpr char kSameHint[] =
     "run the same program with the same options, data and model on all ranks";
@@ -104,7 +104,11 @@ Accelerator::Accelerator(AcceleratorOptions options)
   state_->environment = job.environment;
   state_->local_main = job.local_main;
   group_ = job.group;
-  state_->phase = LoopPhase::Watch({group_, state_->device_group}, *state_->passes);
+  state_->phase = std::make_shared<LoopPhase>(
+      std::vector<std::weak_ptr<ProcessGroup>>{group_, state_->device_group});
+  state_->passes->changed = [phase = state_->phase, passes = state_->passes.get()] {
+    phase->FollowPasses(*passes);
+  };
   if (use_distributed()) CheckForLostRanksInLoops();
   CheckSameSettings();
 }
@@ -155,9 +159,40 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   options_.gradient_accumulation_steps = steps;
 }
 
+void LoopPhase::FollowPasses(const LoaderPasses& passes) {
+  const auto& entries = passes.entries;
+  std::erase_if(loops_, [&](const auto& loop) {
+    return std::find(entries.begin(), entries.end(), loop.first) == entries.end();
+  });
+  // A pass that has just begun is the last entry.
+  if (loops_.size() < entries.size())
+    loops_.emplace_back(entries.back(), GradEnabled() ? kLooping : kEvaluating);
+  SendIfNew(loops_.empty() ? kBetween : loops_.back().second);
+}
+
+void LoopPhase::OnBackward() {
+  if (!loops_.empty()) loops_.back().second = kTraining;
+  SendIfNew(kTraining);
+}
+
+void LoopPhase::Set(const std::string& phase) {
+  set_by_program_ = true;
+  Send(phase);
+}
+
+void LoopPhase::SendIfNew(const char* phase) {
+  if (!set_by_program_ && std::exchange(sent_, phase) != phase) Send(phase);
+}
+
+void LoopPhase::Send(const std::string& phase) {
+  for (const auto& group : groups_) {
+    if (const auto present = group.lock()) present->SetPhase(phase);
+  }
+}
+
 // --- Prepare ---
 
-void Accelerator::PrepareModel(Module& model) {
+void Accelerator::PrepareOne(Module& model) {
   State::Remember(state_->models, model);
   model.To(device_);
   model.SetComputeDType(mixed_precision() == "bf16"   ? DType::kBF16
@@ -168,7 +203,7 @@ void Accelerator::PrepareModel(Module& model) {
   for (const Parameter& p : parameters) {
     Check(p.tensor.allocated(), "prepare", "parameter ", p.name,
           " has no values; Initialize the model or load its weights first");
-    layout.emplace_back("parameter " + p.name, ShapeText(p.tensor));
+    layout.emplace_back("parameter " + p.name, ToString(p.tensor.shape()));
     const bool known =
         std::any_of(state_->parameters.begin(), state_->parameters.end(),
                     [&](const Parameter& other) { return other.tensor.impl() == p.tensor.impl(); });
@@ -187,16 +222,13 @@ void Accelerator::PrepareModel(Module& model) {
   for (const Parameter& p : parameters) Broadcast(*group_, p.tensor);
 }
 
-void Accelerator::PrepareLoader(Loader& loader) {
+void Accelerator::PrepareOne(Loader& loader) {
   PrepareLoader(loader, use_distributed() ? loader.Facts() : NamedValues());
 }
 
-void Accelerator::PrepareLoader(TextLoader& loader) {
-  if (!use_distributed() || !loader.has_dataset()) {
-    PrepareLoader(static_cast<Loader&>(loader));
-  } else {
-    PrepareLoader(loader, DatasetDigests(loader.dataset()));
-  }
+void Accelerator::PrepareOne(TextLoader& loader) {
+  if (!use_distributed() || !loader.has_dataset()) return PrepareOne(static_cast<Loader&>(loader));
+  PrepareLoader(loader, DatasetDigests(loader.dataset()));
 }
 
 void Accelerator::PrepareLoader(Loader& loader, NamedValues data) {
@@ -216,7 +248,7 @@ void Accelerator::PrepareLoader(Loader& loader, NamedValues data) {
   CheckSame(data);
 }
 
-void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
+void Accelerator::PrepareOne(Optimizer& optimizer) {
   State::Remember(state_->optimizers, optimizer);
   optimizer.StepOnlyIf(state_->sync);
   if (state_->scaler != nullptr) optimizer.UseGradScaler(state_->scaler);
@@ -231,49 +263,17 @@ void Accelerator::PrepareOptimizer(Optimizer& optimizer) {
   if (known == arenas.end()) arenas.push_back(arena);
   state_->shards.resize(arenas.size());
   auto& shards = state_->shards[index];
-  const bool shard = options_.shard_optimizer && use_distributed() && device_.is_cpu();
-  if (shard && shards == nullptr) {
+  if (options_.shard_optimizer && use_distributed() && device_.is_cpu() && shards == nullptr)
     shards = std::make_shared<CurrentShards>();
-  }
   optimizer.ShardUpdates(shards);
   state_->renew_reducer = true;
   CheckSame(optimizer.Settings());
 }
 
 // No more needs to be set up: the scheduler skips its step whenever its optimizer skips one.
-void Accelerator::PrepareScheduler(Scheduler& scheduler) {
+void Accelerator::PrepareOne(Scheduler& scheduler) {
   State::Remember(state_->schedulers, scheduler);
   CheckSame(scheduler.Settings());
-}
-
-std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
-                                                        std::vector<ElementRange> ranges,
-                                                        bool overlap) {
-  auto shards = std::make_shared<OptimizerShards>();
-  shards->rank = group->rank();
-  shards->size = group->size();
-  for (const ElementRange& range : ranges) {
-    const ElementRange own = StripeOfRank(range, group->rank(), group->size());
-    shards->own.push_back(own);
-    for (const ElementRange& other : Difference(range, {own})) shards->others.push_back(other);
-  }
-  shards->gather = [group, ranges](std::span<float> data,
-                                   const std::vector<ElementRange>& changed) {
-    group->AllGatherStripes(data, ranges, changed);
-  };
-  if (overlap && !group->reads_memory()) {
-    shards->begin_gather = [group, ranges](const Tensor& values,
-                                           const std::vector<ElementRange>& changed) {
-      group->BeginAllGatherStripes(values, ranges, changed);
-    };
-  }
-  shards->barrier = [group] { group->Barrier(); };
-  shards->sum = [group](double mine) {
-    group->AllReduce(std::span(&mine, 1));
-    return mine;
-  };
-  shards->ranges = std::move(ranges);
-  return shards;
 }
 
 void Accelerator::CheckSame(const NamedValues& values) {

@@ -19,14 +19,12 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,7 +33,6 @@
 #include "lathe/distributed/accelerator_options.h"
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/process_group.h"
-#include "lathe/distributed/project_configuration.h"
 #include "lathe/distributed/rank_costs.h"
 #include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/rendezvous/environment.h"
@@ -62,6 +59,8 @@ class Accelerator {
   // harm. Throws on all ranks if their models, data or settings differ.
   template <typename... Objects>
   void Prepare(Objects&... objects) {
+    static_assert((requires { PrepareOne(objects); } && ...),
+                  "Prepare takes loaders, models, optimizers and schedulers");
     (PrepareOne(objects), ...);
   }
 
@@ -96,38 +95,31 @@ class Accelerator {
   // gradients. Nothing is measured on GPUs and with one rank.
   RankCosts rank_costs() const;
 
-  // While an object lives, gradients accumulate; see Accumulate.
-  class [[nodiscard]] Accumulation {
+  // What a call has begun. It ends with the object.
+  class [[nodiscard]] Scope {
    public:
-    explicit Accumulation(Accelerator& accelerator);
-    ~Accumulation();
-    Accumulation(const Accumulation&) = delete;
-    Accumulation& operator=(const Accumulation&) = delete;
+    explicit Scope(std::function<void()> end) : end_(std::move(end)) {}
+    ~Scope() {
+      if (end_) end_();
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
 
    private:
-    Accelerator& accelerator_;
+    const std::function<void()> end_;
   };
-  // Declared for the work on one batch:
+
+  // Makes gradients accumulate. Declared for the work on one batch:
   //   auto accumulation = accelerator.Accumulate();
   // Only every gradient_accumulation_steps-th batch and the loader's last one exchange gradients.
   // With them alone prepared optimizers and schedulers make a step.
-  Accumulation Accumulate() { return Accumulation(*this); }
-  Accumulation Accumulate(const Module&) { return Accumulation(*this); }
+  Scope Accumulate();
+  Scope Accumulate(const Module&) { return Accumulate(); }
 
-  // While an object lives, Backward does not exchange gradients. The first Backward afterwards
+  // While the object lives, Backward does not exchange gradients. The first Backward afterwards
   // exchanges them all.
-  class [[nodiscard]] LocalGradients {
-   public:
-    explicit LocalGradients(Accelerator& accelerator);
-    ~LocalGradients();
-    LocalGradients(const LocalGradients&) = delete;
-    LocalGradients& operator=(const LocalGradients&) = delete;
-
-   private:
-    Accelerator& accelerator_;
-  };
-  LocalGradients NoSync() { return LocalGradients(*this); }
-  LocalGradients NoSync(const Module&) { return LocalGradients(*this); }
+  Scope NoSync();
+  Scope NoSync(const Module&) { return NoSync(); }
 
   // Returns the mean loss over all ranks' samples, for the gradients that were summed last.
   double last_loss() const;
@@ -180,43 +172,19 @@ class Accelerator {
   // While the main process holds an object, the others wait where they make theirs. Use it for work
   // that one rank does and the others reuse. The work may take any time.
   //   { auto first = accelerator.MainProcessFirst(); Download(); }
-  class [[nodiscard]] ProcessTurn {
-   public:
-    ProcessTurn(ProcessGroup& group, int first, std::string key);
-    ~ProcessTurn();
-    ProcessTurn(const ProcessTurn&) = delete;
-    ProcessTurn& operator=(const ProcessTurn&) = delete;
-
-   private:
-    ProcessGroup& group_;
-    bool is_first_;
-    std::string key_;
-    int exceptions_ = std::uncaught_exceptions();
-  };
-  ProcessTurn MainProcessFirst();
-  ProcessTurn LocalMainProcessFirst();  // on each machine
+  Scope MainProcessFirst();
+  Scope LocalMainProcessFirst();  // on each machine
 
   // Run `body` on some of the ranks only.
-  template <typename Body>
-  void OnMainProcess(Body body) const {
-    if (is_main_process()) body();
-  }
-  template <typename Body>
-  void OnLocalMainProcess(Body body) const {
-    if (is_local_main_process()) body();
-  }
-  template <typename Body>
-  void OnLastProcess(Body body) const {
-    if (is_last_process()) body();
-  }
-  template <typename Body>
-  void OnProcess(int process_index_of_it, Body body) const {
+  void OnProcess(int process_index_of_it, auto&& body) const {
     if (process_index() == process_index_of_it) body();
   }
-  template <typename Body>
-  void OnLocalProcess(int local_process_index_of_it, Body body) const {
+  void OnLocalProcess(int local_process_index_of_it, auto&& body) const {
     if (local_process_index() == local_process_index_of_it) body();
   }
+  void OnMainProcess(auto&& body) const { OnProcess(0, body); }
+  void OnLocalMainProcess(auto&& body) const { OnLocalProcess(0, body); }
+  void OnLastProcess(auto&& body) const { OnProcess(num_processes() - 1, body); }
   // Prints a line on standard output, from one rank on each machine.
   template <typename... Parts>
   void Print(const Parts&... parts) const {
@@ -335,26 +303,13 @@ class Accelerator {
     int64_t begin, end, most;
   };
 
-  template <typename Object>
-  void PrepareOne(Object& object) {
-    if constexpr (std::is_base_of_v<Module, Object>) {
-      PrepareModel(object);
-    } else if constexpr (std::is_base_of_v<Loader, Object>) {
-      PrepareLoader(object);
-    } else if constexpr (std::is_base_of_v<Optimizer, Object>) {
-      PrepareOptimizer(object);
-    } else {
-      static_assert(std::is_base_of_v<Scheduler, Object>,
-                    "Prepare takes loaders, models, optimizers and schedulers");
-      PrepareScheduler(object);
-    }
-  }
-  void PrepareModel(Module& model);
-  void PrepareLoader(Loader& loader);
-  void PrepareLoader(TextLoader& loader);
+  void PrepareOne(Module& model);
+  void PrepareOne(Loader& loader);
+  void PrepareOne(TextLoader& loader);
+  void PrepareOne(Optimizer& optimizer);
+  void PrepareOne(Scheduler& scheduler);
   void PrepareLoader(Loader& loader, NamedValues data);
-  void PrepareOptimizer(Optimizer& optimizer);
-  void PrepareScheduler(Scheduler& scheduler);
+  Scope TurnOf(int first, std::string key);
   Part PartOf(int64_t n) const;
   void Register(CheckpointedObject object);
   void WriteState(const std::string& parent, const std::string& name);
@@ -371,7 +326,6 @@ class Accelerator {
   void RunPassAndExchange(const Pass& pass, double seed, double loss_weight);
   double ExchangeGradients();
   void RescaleWindow(double weight);
-  void CheckRecords(const std::vector<StepRecord>& records);
 
   AcceleratorOptions options_;
   std::shared_ptr<ProcessGroup> group_;

@@ -1,9 +1,12 @@
 // Backward passes, and the exchange of gradients at the end of a step.
+#include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <span>
 #include <utility>
 
 #include "lathe/core/autograd.h"
@@ -12,11 +15,83 @@
 
 namespace lathe {
 
-Accelerator::Accumulation::Accumulation(Accelerator& accelerator) : accelerator_(accelerator) {
-  State& s = *accelerator.state_;
+namespace {
+
+// Each rank updates its stripe of each of the ranges (core/base/element_range.h). `overlap`: values
+// that come from other machines may come during the next forward pass.
+std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
+                                                        std::vector<ElementRange> ranges,
+                                                        bool overlap) {
+  auto shards = std::make_shared<OptimizerShards>();
+  shards->rank = group->rank();
+  shards->size = group->size();
+  for (const ElementRange& range : ranges) {
+    const ElementRange own = StripeOfRank(range, group->rank(), group->size());
+    shards->own.push_back(own);
+    for (const ElementRange& other : Difference(range, {own})) shards->others.push_back(other);
+  }
+  shards->gather = [group, ranges](std::span<float> data,
+                                   const std::vector<ElementRange>& changed) {
+    group->AllGatherStripes(data, ranges, changed);
+  };
+  if (overlap && !group->reads_memory()) {
+    shards->begin_gather = [group, ranges](const Tensor& values,
+                                           const std::vector<ElementRange>& changed) {
+      group->BeginAllGatherStripes(values, ranges, changed);
+    };
+  }
+  shards->barrier = [group] { group->Barrier(); };
+  shards->sum = [group](double mine) {
+    group->AllReduce(std::span(&mine, 1));
+    return mine;
+  };
+  shards->ranges = std::move(ranges);
+  return shards;
+}
+
+}  // namespace
+
+void Accelerator::State::CoverParameters() {
+  absl::flat_hash_set<const TensorImpl*> covered;
+  for (const auto& arena : arenas) {
+    for (const auto& entry : arena->entries()) covered.insert(entry.parameter.tensor.impl().get());
+  }
+  std::vector<Parameter> rest;
+  std::ranges::copy_if(parameters, std::back_inserter(rest), [&](const Parameter& p) {
+    return p.tensor.requires_grad() && !covered.contains(p.tensor.impl().get());
+  });
+  if (rest.empty()) return;
+  arenas.push_back(ParameterArena::FindOrCreate(rest));
+  renew_reducer = true;
+}
+
+void Accelerator::State::UpdateReducer(const std::shared_ptr<ProcessGroup>& group,
+                                       const AcceleratorOptions& options) {
+  if (reducer != nullptr && !renew_reducer && !reducer->IsOutdated(parameters)) return;
+  if (reducer != nullptr) reducer->CountSumsOnce();
+  reducer = nullptr;  // removes its hooks first
+  CoverParameters();
+  Check(!arenas.empty(), "backward", "Prepare the model and its optimizer first");
+  shards.resize(arenas.size());
+  std::vector<bool> sharded;
+  for (const auto& present : shards) sharded.push_back(present != nullptr);
+  reducer = std::make_unique<Reducer>(group, arenas, options.reducer, sharded, device_group);
+  renew_reducer = false;
+  for (size_t i = 0; i < arenas.size(); ++i) {
+    if (shards[i] == nullptr) continue;
+    std::vector<ElementRange> ranges = reducer->ShardedRanges(i);
+    std::shared_ptr<const OptimizerShards>& present = shards[i]->now;
+    if (present == nullptr ? !ranges.empty() : present->ranges != ranges)
+      present = MakeUpdateShards(group, ranges, options.reducer.overlap);
+    if (options.share_parameters && present != nullptr) reducer->ShareValues(i);
+  }
+}
+
+Accelerator::Scope Accelerator::Accumulate() {
+  State& s = *state_;
   Check(!s.accumulating, "accumulate", "one batch is being accumulated already");
-  const auto share = s.PresentShare(accelerator.num_processes());
-  const int64_t steps = accelerator.gradient_accumulation_steps();
+  const auto share = s.PresentShare(num_processes());
+  const int64_t steps = gradient_accumulation_steps();
   if (s.window_weight == 0) {
     const int64_t batches = std::min(steps - s.micro_step % steps, share.batches_left + 1);
     s.window_weight = (share.total > 0 ? share.total : 1) * static_cast<double>(batches);
@@ -26,16 +101,16 @@ Accelerator::Accumulation::Accumulation(Accelerator& accelerator) : accelerator_
   if (*s.sync) s.micro_step = 0;
   s.accumulating = true;
   s.counted = false;
-}
-Accelerator::Accumulation::~Accumulation() {
-  accelerator_.state_->accumulating = false;
-  accelerator_.state_->CloseWindow();
+  return Scope([&s] {
+    s.accumulating = false;
+    s.CloseWindow();
+  });
 }
 
-Accelerator::LocalGradients::LocalGradients(Accelerator& accelerator) : accelerator_(accelerator) {
-  accelerator.state_->no_sync = true;
+Accelerator::Scope Accelerator::NoSync() {
+  state_->no_sync = true;
+  return Scope([s = state_.get()] { s->no_sync = false; });
 }
-Accelerator::LocalGradients::~LocalGradients() { accelerator_.state_->no_sync = false; }
 
 bool Accelerator::sync_gradients() const { return *state_->sync; }
 double Accelerator::last_loss() const { return state_->losses.Last(); }
@@ -134,7 +209,7 @@ void Accelerator::RunPassAndExchange(const Pass& pass, double seed, double loss_
   s.phase->OnBackward();
   s.NoteBackward();
   if (use_distributed()) {
-    s.UpdateReducer(group_, options_.reducer, options_.share_parameters);
+    s.UpdateReducer(group_, options_);
     s.reducer->BeforeBackward(exchange);
     if (device_.is_cpu()) s.rank_clock.Begin(group_->times());
   }
@@ -184,14 +259,23 @@ double Accelerator::ExchangeGradients() {
     }
   }
   const std::vector<StepRecord> records = s.reducer->Finish(mine);
-  CheckRecords(records);
-  s.rank_clock.EndStep(records);
   double loss_sum = 0, weight = 0;
-  for (const StepRecord& record : records) {
+  bool same = true;
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    const StepRecord& record = records[rank];
+    if (record.step != records[0].step) {
+      throw Error(absl::StatusCode::kFailedPrecondition,
+                  absl::StrCat("[backward] rank ", rank, " is at step ", record.step,
+                               " but rank 0 is at step ", records[0].step),
+                  "make the same calls in the same order on all ranks");
+    }
+    same = same && record.checksum == records[0].checksum;
     loss_sum += record.loss_sum;
     weight += record.weight;
     s.stop_requested = s.stop_requested || record.stop;
   }
+  if (!same) CheckParametersAgree();
+  s.rank_clock.EndStep(records);
   s.losses.SetLoss(LossHistory::Mean(loss_sum, weight));
   return weight;
 }
@@ -209,20 +293,6 @@ void Accelerator::RescaleWindow(double weight) {
     }
   }
   s.window_weight = weight;
-}
-
-void Accelerator::CheckRecords(const std::vector<StepRecord>& records) {
-  for (size_t rank = 1; rank < records.size(); ++rank) {
-    if (records[rank].step == records[0].step) continue;
-    throw Error(absl::StatusCode::kFailedPrecondition,
-                absl::StrCat("[backward] rank ", rank, " is at step ", records[rank].step,
-                             " but rank 0 is at step ", records[0].step),
-                "make the same calls in the same order on all ranks");
-  }
-  const bool same = std::all_of(records.begin(), records.end(), [&](const StepRecord& record) {
-    return record.checksum == records[0].checksum;
-  });
-  if (!same) CheckParametersAgree();
 }
 
 void Accelerator::CheckParametersAgree() {

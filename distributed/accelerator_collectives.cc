@@ -1,5 +1,8 @@
-// Collectives and waits of the Accelerator besides training.
+// What the Accelerator does besides training: collectives, waits and trackers.
 #include <algorithm>
+#include <exception>
+#include <iostream>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
@@ -89,30 +92,64 @@ bool Accelerator::CheckTrigger() {
   return raised != 0;
 }
 
-Accelerator::ProcessTurn::ProcessTurn(ProcessGroup& group, int first, std::string key)
-    : group_(group), is_first_(group.rank() == first), key_(std::move(key)) {
-  if (!is_first_) group_.AwaitMessage(key_, first);
-}
-
-Accelerator::ProcessTurn::~ProcessTurn() {
-  // After an exception the work is not done and this process will end, so the others must not go
-  // on.
-  if (!is_first_ || std::uncaught_exceptions() > exceptions_) return;
-  try {
-    group_.PostMessage(key_, "");
-  } catch (const Error&) {
-    // The ranks that wait notice the error by themselves.
+Accelerator::Scope Accelerator::TurnOf(int first, std::string key) {
+  const int exceptions = std::uncaught_exceptions();
+  if (process_index() != first) {
+    group_->AwaitMessage(key, first);
+    return Scope(nullptr);
   }
+  return Scope([group = group_, key = std::move(key), exceptions] {
+    // After an exception the work is not done and this process will end, so the others must not go
+    // on.
+    if (std::uncaught_exceptions() > exceptions) return;
+    try {
+      group->PostMessage(key, "");
+    } catch (const Error&) {
+      // The ranks that wait notice the error by themselves.
+    }
+  });
 }
 
-Accelerator::ProcessTurn Accelerator::MainProcessFirst() {
-  return ProcessTurn(*group_, 0, "turn/" + std::to_string(num_waits++));
+Accelerator::Scope Accelerator::MainProcessFirst() {
+  return TurnOf(0, "turn/" + std::to_string(num_waits++));
 }
 
-Accelerator::ProcessTurn Accelerator::LocalMainProcessFirst() {
-  return ProcessTurn(
-      *group_, state_->local_main,
-      "turn/" + std::to_string(num_waits++) + "/of/" + std::to_string(state_->local_main));
+Accelerator::Scope Accelerator::LocalMainProcessFirst() {
+  const std::string key = "turn/" + std::to_string(num_waits++);
+  return TurnOf(state_->local_main, key + "/of/" + std::to_string(state_->local_main));
+}
+
+// --- trackers ---
+
+void Accelerator::InitTrackers(const std::string& project) {
+  InitTrackers(project, nlohmann::json::object());
+}
+
+void Accelerator::InitTrackers(const std::string& project, const nlohmann::json& config) {
+  Check(config.is_object() || config.is_null(), "init_trackers", "config must be an object but is ",
+        config.type_name());
+  Check(state_->trackers.empty(), "init_trackers",
+        "trackers run already; EndTraining must come between two calls");
+  if (!is_main_process()) return;
+  const ProjectConfiguration& folders = options_.project;
+  const std::string parent =
+      folders.logging_dir.empty() ? folders.project_dir : folders.logging_dir;
+  std::vector<std::shared_ptr<Tracker>> trackers =
+      MakeTrackers(options_.log_with, project.empty() ? parent : parent + "/" + project);
+  trackers.insert(trackers.end(), options_.trackers.begin(), options_.trackers.end());
+  state_->trackers = TrackerList(std::move(trackers),
+                                 [](const std::string& line) { std::cerr << line << std::endl; });
+  state_->trackers.Start(config.is_null() ? nlohmann::json::object() : config);
+}
+
+void Accelerator::Log(const nlohmann::json& values, std::optional<int64_t> step) {
+  Check(values.is_object(), "log", "values must be an object but is ", values.type_name());
+  state_->trackers.Log(values, step);
+}
+
+void Accelerator::EndTraining() {
+  state_->trackers.Finish();
+  WaitForEveryone();
 }
 
 }  // namespace lathe

@@ -14,21 +14,40 @@
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/batch_passes.h"
-#include "lathe/distributed/loop_phase.h"
 #include "lathe/distributed/loss_history.h"
 #include "lathe/distributed/rank_costs.h"
 #include "lathe/distributed/trackers/tracker_list.h"
 
 namespace lathe {
 
-// Each rank updates its stripe of each of the ranges (core/base/element_range.h). `overlap`: values
-// that come from other machines may come during the next forward pass.
-std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessGroup> group,
-                                                        std::vector<ElementRange> ranges,
-                                                        bool overlap);
-
 // Returns a checksum of 48 bits. It changes if any single bit of the tensor flips.
 uint64_t Checksum(const Tensor& tensor);
+
+// Tells the other ranks what this process is doing, for their error messages ("rank 1 has ended
+// while training"). It follows the process's loops over prepared loaders and its backward passes.
+// It sends a phase when it changes, a few times in an epoch.
+class LoopPhase {
+ public:
+  // Phases go to those of `groups` that still exist.
+  explicit LoopPhase(std::vector<std::weak_ptr<ProcessGroup>> groups)
+      : groups_(std::move(groups)) {}
+  // Call it when a pass over a prepared loader has begun or ended.
+  void FollowPasses(const LoaderPasses& passes);
+  // Call it for each backward pass: the innermost loop then counts as training.
+  void OnBackward();
+  // States the phase in the program's own words. Loops no longer change it then.
+  void Set(const std::string& phase);
+
+ private:
+  void SendIfNew(const char* phase);
+  void Send(const std::string& phase);
+
+  std::vector<std::weak_ptr<ProcessGroup>> groups_;
+  std::vector<std::pair<std::shared_ptr<const LoaderPasses::Entry>, const char*>>
+      loops_;                   // the innermost last
+  const char* sent_ = nullptr;  // the last of the phases of loops that was sent
+  bool set_by_program_ = false;
+};
 
 struct Accelerator::State {
   ProcessEnvironment environment;
@@ -152,42 +171,9 @@ struct Accelerator::State {
   }
 
   // Makes an arena of the trained parameters that no prepared optimizer has.
-  void CoverParameters() {
-    std::vector<Parameter> rest;
-    for (const Parameter& p : parameters) {
-      const bool covered = std::any_of(arenas.begin(), arenas.end(), [&](const auto& arena) {
-        return std::any_of(
-            arena->entries().begin(), arena->entries().end(),
-            [&](const auto& entry) { return entry.parameter.tensor.impl() == p.tensor.impl(); });
-      });
-      if (!covered && p.tensor.requires_grad()) rest.push_back(p);
-    }
-    if (rest.empty()) return;
-    arenas.push_back(ParameterArena::FindOrCreate(rest));
-    renew_reducer = true;
-  }
-
-  void UpdateReducer(const std::shared_ptr<ProcessGroup>& group, const ReducerOptions& options,
-                     bool share_parameters) {
-    if (reducer != nullptr && !renew_reducer && !reducer->IsOutdated(parameters)) return;
-    if (reducer != nullptr) reducer->CountSumsOnce();
-    reducer = nullptr;  // removes its hooks first
-    CoverParameters();
-    Check(!arenas.empty(), "backward", "Prepare the model and its optimizer first");
-    shards.resize(arenas.size());
-    std::vector<bool> sharded;
-    for (const auto& present : shards) sharded.push_back(present != nullptr);
-    reducer = std::make_unique<Reducer>(group, arenas, options, sharded, device_group);
-    renew_reducer = false;
-    for (size_t i = 0; i < arenas.size(); ++i) {
-      if (shards[i] == nullptr) continue;
-      std::vector<ElementRange> ranges = reducer->ShardedRanges(i);
-      std::shared_ptr<const OptimizerShards>& present = shards[i]->now;
-      if (present == nullptr ? !ranges.empty() : present->ranges != ranges)
-        present = MakeUpdateShards(group, ranges, options.overlap);
-      if (share_parameters && present != nullptr) reducer->ShareValues(i);
-    }
-  }
+  void CoverParameters();
+  // Makes a reducer, and divides the sharded updates, unless the present ones are still good.
+  void UpdateReducer(const std::shared_ptr<ProcessGroup>& group, const AcceleratorOptions& options);
 };
 
 }  // namespace lathe
