@@ -14,7 +14,6 @@
 #include "lathe/distributed/accelerator_state.h"
 
 namespace lathe {
-
 namespace {
 
 // Each rank updates its stripe of each of the ranges (core/base/element_range.h). `overlap`: values
@@ -169,12 +168,10 @@ void Accelerator::BackwardOfBatch(const Pass& pass) {
         "call Backward(loss, weight) outside of Accumulate; the weight is the number of "
         "samples behind the mean loss",
         [&](const State::Entry& a, const State::Entry& b) {
-          const double weight = a.batch->share.weight, other = b.batch->share.weight;
-          const double total = a.batch->share.global_weight;
-          const double other_total = b.batch->share.global_weight;
-          if (!s.accumulating)
-            return weight * other_total == other * total && (total > 0) == (other_total > 0);
-          return weight == other && total == other_total && a.batches_left == b.batches_left;
+          const State::Share share = State::ShareOf(a), other = State::ShareOf(b);
+          if (s.accumulating) return share == other;
+          return share.weight * other.total == other.weight * share.total &&
+                 (share.total > 0) == (other.total > 0);
         });
   }
   const auto share = s.PresentShare(num_processes());

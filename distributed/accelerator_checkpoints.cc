@@ -9,6 +9,8 @@
 #include <iostream>
 #include <iterator>
 #include <optional>
+#include <ranges>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -81,14 +83,15 @@ std::string AutomaticParent(const ProjectConfiguration& project, const char* wha
   return project.project_dir + "/checkpoints";
 }
 
-// Returns the first number above those of all automatic names, if the state `path` lies among them.
-std::optional<int64_t> NextNumber(const ProjectConfiguration& project, const std::string& path) {
-  if (!project.automatic_checkpoint_naming || project.project_dir.empty()) return std::nullopt;
+// Returns the first number above those of all automatic names, if the state `path` lies among them;
+// 0 if it does not.
+int64_t NextNumber(const ProjectConfiguration& project, const std::string& path) {
+  if (!project.automatic_checkpoint_naming || project.project_dir.empty()) return 0;
   const std::string parent = AutomaticParent(project, "load_state");
   std::error_code code;
-  if (!fs::equivalent(Split(path).first, parent, code)) return std::nullopt;
+  if (!fs::equivalent(Split(path).first, parent, code)) return 0;
   const std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
-  return states.empty() ? std::nullopt : std::optional(states.back().number + 1);
+  return states.empty() ? 0 : states.back().number + 1;
 }
 
 // Throws if there are automatic names from `iteration` on: they belong to an earlier program.
@@ -101,12 +104,12 @@ void CheckAutomaticName(const std::string& parent, int64_t iteration) {
           std::to_string(states.back().number + 1) + ", or choose another project_dir");
 }
 
-// Returns true if the folder holds a whole state.
-bool IsWhole(const std::string& path) try {
+// Returns why the folder holds no whole state; "" if it does.
+std::string WhyNotWhole(const std::string& path) try {
   OpenCheckpoint(path);
-  return true;
-} catch (const Error&) {
-  return false;
+  return "";
+} catch (const Error& e) {
+  return e.message();
 }
 
 }  // namespace
@@ -166,7 +169,7 @@ std::string Accelerator::SaveState(const std::string& dir) {
     SweepDrafts(folder, automatic ? "" : state_name);
     if (automatic && !state_->knows_states) CheckAutomaticName(folder, project.iteration);
     // LoadState may have passed over a damaged state. The new one takes its place.
-    if (fs::exists(path) && !(automatic && !IsWhole(path)))
+    if (fs::exists(path) && (!automatic || WhyNotWhole(path).empty()))
       throw InvalidArgument("[save_state] " + path + " is there already", "choose another name");
   });
   WriteState(parent, name);
@@ -177,10 +180,8 @@ std::string Accelerator::SaveState(const std::string& dir) {
   // Links are left alone, and don't count, as with RotateCheckpoints.
   std::erase_if(
       states, [&](const NumberedFolder& s) { return s.is_link || s.number >= project.iteration; });
-  for (size_t i = 0;
-       i + 1 < states.size() && std::ssize(states) - static_cast<int64_t>(i) > *project.total_limit;
-       ++i)
-    RemoveCheckpoint(states[i].path);
+  const int64_t surplus = std::ssize(states) - std::max<int64_t>(1, *project.total_limit);
+  for (int64_t i = 0; i < surplus; ++i) RemoveCheckpoint(states[static_cast<size_t>(i)].path);
   return path;
 }
 
@@ -240,7 +241,7 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
 
 std::string Accelerator::LoadState(const std::string& dir) {
   std::string path = dir;
-  std::optional<int64_t> next;  // on the main process
+  int64_t next = 0;  // the next automatic name's number; 0: it stays
   TryTogether([&] {
     if (!is_main_process()) return;
     if (!dir.empty()) {
@@ -249,30 +250,24 @@ std::string Accelerator::LoadState(const std::string& dir) {
       return;
     }
     const std::string parent = AutomaticParent(options_.project, "load_state");
-    std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
-    const bool none = states.empty();
-    for (; path.empty() && !states.empty(); states.pop_back()) {
-      const std::string& candidate = states.back().path;
-      try {
-        OpenCheckpoint(candidate);
-        path = candidate;
-      } catch (const Error& e) {
-        std::cerr << "note: left out " << e.message() << std::endl;
+    const std::vector<NumberedFolder> states = ListNumberedFolders(parent, kAutomatic);
+    for (const NumberedFolder& state : std::views::reverse(states)) {
+      const std::string why_not = WhyNotWhole(state.path);
+      if (why_not.empty()) {
+        path = state.path;
+        next = state.number + 1;
+        return;
       }
+      std::cerr << "note: left out " << why_not << std::endl;
     }
-    if (path.empty() && !none) throw NotFound(parent + ": holds no whole state");
+    if (!states.empty()) throw NotFound(parent + ": holds no whole state");
   });
   path = GatherObject(path)[0];
-  state_->knows_states = state_->knows_states || dir.empty() || next;
+  group_->Broadcast(std::as_writable_bytes(std::span(&next, 1)), 0);
+  state_->knows_states = state_->knows_states || dir.empty() || next > 0;
   if (path.empty()) return path;
   TryTogether([&] { ReadState(path); });
-  if (dir.empty()) {
-    const std::string name = fs::path(path).filename().string();
-    options_.project.iteration = 1 + std::stoll(name.substr(name.rfind('_') + 1));
-  } else if (const std::string number = GatherObject(next ? std::to_string(*next) : "")[0];
-             !number.empty()) {
-    options_.project.iteration = std::stoll(number);
-  }
+  if (next > 0) options_.project.iteration = next;
   return path;
 }
 

@@ -37,9 +37,8 @@ std::vector<std::string> Accelerator::GatherObject(const std::string& object) {
 }
 
 Tensor Accelerator::GatherForMetrics(const Tensor& tensor) {
-  const LoaderPasses::Entry* pass = state_->pass();
-  Check(pass != nullptr && pass->batch != nullptr, "gather_for_metrics",
-        "call it inside a loop over a prepared loader");
+  const State::Entry* pass = state_->pass();
+  Check(pass != nullptr, "gather_for_metrics", "call it inside a loop over a prepared loader");
   Check(tensor.defined() && tensor.ndim() > 0 && tensor.dim(0) == pass->batch->num_samples(),
         "gather_for_metrics", "expected one row for each of the batch's ",
         pass->batch->num_samples(), " samples");

@@ -70,7 +70,7 @@ struct Accelerator::State {
   std::vector<std::shared_ptr<CurrentShards>> shards;
   std::shared_ptr<bool> sync = std::make_shared<bool>(true);
   bool accumulating = false;
-  bool no_sync = false;  // true while a LocalGradients lives
+  bool no_sync = false;  // true while the object of NoSync lives
   bool counted = false;  // true if `weight` includes the present batch
   // True once the values below have been exchanged. They stay until CloseWindow, since the same
   // batch may have more losses.
@@ -112,14 +112,12 @@ struct Accelerator::State {
   }
   // Begins a new window. The program's ZeroGrad, which has no effect within one, has it again.
   void DropWindow() {
-    losses.CloseStep();
+    exchanged = true;
+    CloseWindow();
     micro_step = 0;
-    weight = window_weight = 0;
-    exchanged = false;
     *sync = true;
     steps_before.clear();
   }
-
   void CloseWindow() {
     if (!std::exchange(exchanged, false)) return;
     losses.CloseStep();
@@ -129,32 +127,34 @@ struct Accelerator::State {
   // Adds a prepared object unless it is there already.
   template <typename Object>
   static void Remember(std::vector<Object*>& objects, Object& object) {
-    if (std::find(objects.begin(), objects.end(), &object) == objects.end())
-      objects.push_back(&object);
+    if (std::ranges::find(objects, &object) == objects.end()) objects.push_back(&object);
   }
 
+  using Entry = LoaderPasses::Entry;
+  // Returns the innermost pass; null outside of loops, and where it has given no batch.
+  const Entry* pass() const {
+    const bool has_batch = !passes->entries.empty() && passes->entries.back()->batch != nullptr;
+    return has_batch ? passes->entries.back().get() : nullptr;
+  }
+  // The weights of this rank's share of a batch and of the whole batch, and the number of batches
+  // that follow it.
   struct Share {
     double weight, total;
     int64_t batches_left;
+    bool operator==(const Share&) const = default;
   };
-  const LoaderPasses::Entry* pass() const {
-    return passes->entries.empty() ? nullptr : passes->entries.back().get();
+  static Share ShareOf(const Entry& entry) {
+    return {entry.batch->share.weight, entry.batch->share.global_weight, entry.batches_left};
   }
-  // Returns the weights of this rank's share of the present batch and of the whole batch, and
-  // the number of batches that follow it.
   Share PresentShare(int world_size) const {
-    const LoaderPasses::Entry* entry = pass();
-    if (entry == nullptr || entry->batch == nullptr) {
-      return {1, static_cast<double>(world_size), INT64_MAX / 2};
-    }
-    return {entry->batch->share.weight, entry->batch->share.global_weight, entry->batches_left};
+    return pass() != nullptr ? ShareOf(*pass())
+                             : Share{1, static_cast<double>(world_size), LoaderPasses::kUnknown};
   }
 
   // Throws if it isn't clear to which batch a call belongs. With nested loops, it is the innermost
   // loop's batch. With passes side by side it can't be known, unless `same` finds that it makes no
   // difference. Each rank decides for itself; if only some throw, the others report those as
   // lost.
-  using Entry = LoaderPasses::Entry;
   void CheckOneBatch(const char* what, const char* hint,
                      const std::function<bool(const Entry&, const Entry&)>& same) const {
     for (const auto& entry : passes->entries) {

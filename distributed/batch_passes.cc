@@ -5,17 +5,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <utility>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/round_up.h"
 #include "lathe/data/datasets/device_batch.h"
 
 namespace lathe {
 namespace {
-
-int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // Rounds n up by at most 1/16, or to the next multiple of `least`, a power of two.
 int64_t RoundUpBySixteenths(int64_t n, int64_t least) {
@@ -24,10 +24,10 @@ int64_t RoundUpBySixteenths(int64_t n, int64_t least) {
 }
 
 int32_t Largest(const Tensor& integers) {
-  const auto values = integers.values<int32_t>();
   // A negative number becomes far out of range as an unsigned one.
   uint32_t largest = 0;
-  for (const int32_t value : values) largest = std::max(largest, static_cast<uint32_t>(value));
+  for (const int32_t value : integers.values<int32_t>())
+    largest = std::max(largest, static_cast<uint32_t>(value));
   return static_cast<int32_t>(std::min<uint32_t>(largest, INT32_MAX));
 }
 
@@ -42,40 +42,28 @@ int64_t GraphLength(int64_t max_seqlen) {
       std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_seqlen, 64))));
 }
 
-BatchPasses::LargestNumbers BatchPasses::LargestNumbers::Of(const Batch& batch) {
-  LargestNumbers largest;
-  largest.input_id = Largest(batch.input_ids);
-  largest.token_type = Largest(batch.token_type_ids);
-  largest.position = Largest(batch.position_ids);
+BatchPasses::LargestNumbers BatchPasses::LargestOf(const Batch& batch) {
+  int64_t largest_label = -1, shifted = 0, has_gaps = 0;
   const auto cu = batch.cu_seqlens.values<int32_t>();
   const auto positions = batch.position_ids.values<int32_t>();
   for (int64_t b = 0; b < batch.size(); ++b) {
     const int32_t first = cu[b], last = cu[b + 1] - 1;
-    largest.shifted |= positions[first] != 0;
-    largest.has_gaps |= positions[last] - positions[first] != last - first;
+    shifted |= positions[first] != 0;
+    has_gaps |= positions[last] - positions[first] != last - first;
   }
-  if (!batch.labels.defined() || IsFloating(batch.labels.dtype())) return largest;
-  constexpr int64_t kIgnored = -100;
-  const Tensor labels = batch.labels.To(DType::kI64);
-  for (const int64_t label : labels.values<int64_t>()) {
-    if (label != kIgnored) largest.label = std::max(largest.label, label < 0 ? INT64_MAX : label);
+  if (batch.labels.defined() && !IsFloating(batch.labels.dtype())) {
+    constexpr int64_t kIgnored = -100;
+    const Tensor labels = batch.labels.To(DType::kI64);
+    for (const int64_t label : labels.values<int64_t>()) {
+      if (label != kIgnored) largest_label = std::max(largest_label, label < 0 ? INT64_MAX : label);
+    }
   }
-  return largest;
-}
-
-bool BatchPasses::LargestNumbers::Cover(const LargestNumbers& other) const {
-  return input_id >= other.input_id && token_type >= other.token_type &&
-         position >= other.position && label >= other.label && shifted >= other.shifted &&
-         has_gaps >= other.has_gaps;
-}
-
-void BatchPasses::LargestNumbers::Widen(const LargestNumbers& other) {
-  input_id = std::max(input_id, other.input_id);
-  token_type = std::max(token_type, other.token_type);
-  position = std::max(position, other.position);
-  label = std::max(label, other.label);
-  shifted |= other.shifted;
-  has_gaps |= other.has_gaps;
+  return {Largest(batch.input_ids),
+          Largest(batch.token_type_ids),
+          Largest(batch.position_ids),
+          largest_label,
+          shifted,
+          has_gaps};
 }
 
 // One pass over a batch, behind the functions of a GraphPass.
@@ -100,7 +88,8 @@ struct BatchPasses::Pass {
     const Tensor loss = LossOn(inputs);
     if (scaler != nullptr) scaler->ScaleLossGradient(inputs->grad_seed);
     Backward(loss, inputs->grad_seed);
-    facts->checked.Widen(largest);
+    std::ranges::transform(facts->checked, largest, facts->checked.begin(),
+                           [](int64_t a, int64_t b) { return std::max(a, b); });
     return loss;
   }
 
@@ -160,7 +149,8 @@ Tensor BatchPasses::RunWith(int64_t sequences, const Module& model,
                       .key = {pass.shape.rows, sequences, pass.shape.max_seqlen, label_columns,
                               static_cast<int64_t>(label_dtype), batch.sample_weights.defined(),
                               batch.encoded.defined()},
-                      .numbers_were_checked = pass.facts->checked.Cover(pass.largest),
+                      .numbers_were_checked = std::ranges::equal(pass.facts->checked, pass.largest,
+                                                                 std::greater_equal()),
                       .numbers = [&pass] { return pass.Numbers(); },
                       .run = [&pass](const Tensor& numbers) { return pass.Run(numbers); },
                       .run_eagerly = [&pass] { return pass.RunEagerly(); },
@@ -177,7 +167,7 @@ Tensor BatchPasses::Run(const Module& model, const Batch& batch, float grad_seed
   if (!why.empty()) return graphs_.RunEagerly(why, [&pass] { return pass.RunEagerly(); });
   ModelFacts& facts = FactsAbout(parameters);
   pass.facts = &facts;
-  pass.largest = LargestNumbers::Of(batch);
+  pass.largest = LargestOf(batch);
   if (!facts.TakesSurplus()) return RunWith(batch.size(), model, parameters, pass);
   try {
     return RunWith(GraphSequences(batch.size()), model, parameters, pass);

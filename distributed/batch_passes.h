@@ -10,6 +10,7 @@
 // result. There are surplus sequences only if the loss leaves them out. A model's own loss does.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -56,20 +57,15 @@ class BatchPasses {
   const GraphStatistics& statistics() const { return graphs_.statistics(); }
 
  private:
-  // The largest numbers of a batch that host code checks.
-  struct LargestNumbers {
-    int32_t input_id = -1, token_type = -1, position = -1;
-    int64_t label = -1;
-    bool shifted = false;   // true if sequences don't start at position 0
-    bool has_gaps = false;  // true if positions are left out between tokens
-    static LargestNumbers Of(const Batch& batch);
-    bool Cover(const LargestNumbers& other) const;
-    void Widen(const LargestNumbers& other);
-  };
+  // The largest numbers of a batch that host code checks: the input id, token type, position and
+  // label. Then two flags: sequences don't start at position 0, positions are left out between
+  // tokens. -1: there is none.
+  using LargestNumbers = std::array<int64_t, 6>;
+  static LargestNumbers LargestOf(const Batch& batch);
   // Facts about a model, learned in its passes.
   struct ModelFacts {
     std::weak_ptr<TensorImpl> owner;  // its first parameter
-    LargestNumbers checked;
+    LargestNumbers checked = {-1, -1, -1, -1, -1, -1};
     bool leaves_surplus_out = false;  // true if its loss does
     bool refuses_surplus = false;     // `forward` threw an error where there was a surplus
     bool TakesSurplus() const { return leaves_surplus_out && !refuses_surplus; }
