@@ -25,15 +25,12 @@ class GradientTransport {
   virtual std::vector<StepRecord> Finish(const StepRecord& mine) = 0;
 };
 
-// `buckets` must outlive the transport. Sums replace the gradients in place. If a bucket's
-// update is sharded, a rank gets its stripe only.
-std::unique_ptr<GradientTransport> MakeHostTransport(std::shared_ptr<ProcessGroup> group,
-                                                     GradientBuckets& buckets,
-                                                     const ReducerOptions& options);
-// Sends gradients through `device_group` and records through `group`.
-std::unique_ptr<GradientTransport> MakeDeviceTransport(std::shared_ptr<ProcessGroup> group,
-                                                       std::shared_ptr<NcclGroup> device_group,
-                                                       GradientBuckets& buckets,
-                                                       const ReducerOptions& options);
+// Gradients on the host travel through `group`. Those on GPUs travel through `device_group`, and
+// their records through `group`. `buckets` must outlive the transport. Sums replace the gradients
+// in place. If a bucket's update is sharded, a rank gets its stripe only.
+std::unique_ptr<GradientTransport> MakeTransport(std::shared_ptr<ProcessGroup> group,
+                                                 std::shared_ptr<NcclGroup> device_group,
+                                                 GradientBuckets& buckets,
+                                                 const ReducerOptions& options);
 
 }  // namespace lathe

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <sstream>
+#include <span>
 #include <utility>
 
 #include "lathe/core/base/error.h"
@@ -29,10 +29,9 @@ NamedValues Describe(const std::vector<std::shared_ptr<ParameterArena>>& arenas,
                         {"gradient_compression", options.compression}};
   for (const auto& arena : arenas) {
     for (const ParameterArena::Entry& entry : arena->entries()) {
-      std::ostringstream shape;
-      shape << entry.parameter.tensor.shape()
-            << (entry.parameter.tensor.requires_grad() ? "" : " frozen");
-      values.emplace_back("parameter " + entry.parameter.name, shape.str());
+      const Tensor& tensor = entry.parameter.tensor;
+      values.emplace_back("parameter " + entry.parameter.name,
+                          ToString(tensor.shape()) + (tensor.requires_grad() ? "" : " frozen"));
     }
   }
   return values;
@@ -57,10 +56,8 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group,
     : group_(std::move(group)),
       arenas_(std::move(arenas)),
       options_(Checked(*group_, arenas_, std::move(options))),
-      layout_(arenas_, options_, sharded) {
-  transport_ = layout_.device.is_cpu()
-                   ? MakeHostTransport(group_, layout_, options_)
-                   : MakeDeviceTransport(group_, std::move(device_group), layout_, options_);
+      layout_(arenas_, options_, sharded),
+      transport_(MakeTransport(group_, std::move(device_group), layout_, options_)) {
   for (size_t i = 0; i < slots_.size(); ++i)
     slots_[i].tensor.impl()->mutable_gradient().on_ready = [this, i] { OnReady(i); };
 }
@@ -91,8 +88,8 @@ void Reducer::CountSumsOnce() {
 void Reducer::CountSumOnce(const GradientBucket& bucket) {
   const float size = static_cast<float>(group_->size());
   for (const size_t i : bucket.slots) {
-    const TensorImpl& p = *slots_[i].tensor.impl();
-    LeafGradient& gradient = slots_[i].tensor.impl()->mutable_gradient();
+    TensorImpl& p = *slots_[i].tensor.impl();
+    LeafGradient& gradient = p.mutable_gradient();
     gradient.partial_hint = nullptr;
     if (gradient.is_stale || gradient.buffer == nullptr) continue;
     if (bucket.num_sharded_elements == 0) {
@@ -105,8 +102,8 @@ void Reducer::CountSumOnce(const GradientBucket& bucket) {
     for (const ElementRange& rest : Difference(all, {own})) {
       for (int64_t at = rest.begin; at < rest.end; ++at) {
         float& g = grad[at - all.begin];
-        g = at < bucket.ShardedRange().end ? 0
-                                           : g / size;  // not multiplied by 0: others' may be NaN
+        // Not multiplied by 0: others' may be NaN.
+        g = at < bucket.ShardedRange().end ? 0 : g / size;
       }
     }
   }
