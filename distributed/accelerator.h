@@ -16,7 +16,7 @@
 // calls in the same order.
 #pragma once
 
-#include <chrono>
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -143,10 +143,16 @@ class Accelerator {
 
   // Collectives; see distributed/groups/collectives.h. With one rank they return their argument.
   Tensor Gather(const Tensor& tensor);
-  Tensor Reduce(const Tensor& tensor, const std::string& reduction = "sum");
+  Tensor Reduce(const Tensor& tensor, const std::string& reduction = "sum") {
+    return lathe::Reduce(*group_, tensor, reduction);
+  }
   Tensor PadAcrossProcesses(const Tensor& tensor, int dim = 0, double pad_index = 0,
-                            bool pad_first = false);
-  std::vector<std::string> GatherObject(const std::string& object);
+                            bool pad_first = false) {
+    return lathe::PadAcrossProcesses(*group_, tensor, dim, pad_index, pad_first);
+  }
+  std::vector<std::string> GatherObject(const std::string& object) {
+    return GatherStrings(*group_, object);
+  }
   // Takes rows [B, ...] of this rank's share of the present batch. Returns the rows of the whole
   // batch, in its order and with every sample once. Throws outside of a prepared loader's loop or
   // for another B. Throws, too, if prepared loaders are read side by side and this rank's samples
@@ -159,14 +165,16 @@ class Accelerator {
   template <typename T>
   std::vector<T> SplitBetweenProcesses(const std::vector<T>& all,
                                        bool apply_padding = false) const {
-    const auto [begin, end, most] = PartOf(static_cast<int64_t>(all.size()));
-    std::vector<T> part(all.begin() + begin, all.begin() + end);
-    while (apply_padding && !all.empty() && static_cast<int64_t>(part.size()) < most)
+    const int64_t world = num_processes(), rank = process_index();
+    const int64_t each = std::ssize(all) / world, extra = std::ssize(all) % world;
+    const auto begin = all.begin() + rank * each + std::min(rank, extra);
+    std::vector<T> part(begin, begin + each + (rank < extra ? 1 : 0));
+    if (apply_padding && extra > 0 && rank >= extra)
       part.push_back(part.empty() ? all.back() : part.back());
     return part;
   }
 
-  void WaitForEveryone();
+  void WaitForEveryone() { group_->Barrier(); }
   // Does the same, but is not a collective: a process may take any time before it calls this.
   void WaitWithoutTimeout();
   // While the main process holds an object, the others wait where they make theirs. Use it for work
@@ -299,9 +307,6 @@ class Accelerator {
 
  private:
   struct State;
-  struct Part {
-    int64_t begin, end, most;
-  };
 
   void PrepareOne(Module& model);
   void PrepareOne(Loader& loader);
@@ -310,7 +315,6 @@ class Accelerator {
   void PrepareOne(Scheduler& scheduler);
   void PrepareLoader(Loader& loader, NamedValues data);
   Scope TurnOf(int first, std::string key);
-  Part PartOf(int64_t n) const;
   void Register(CheckpointedObject object);
   void WriteState(const std::string& parent, const std::string& name);
   void ReadState(const std::string& dir);

@@ -129,12 +129,7 @@ Accelerator::Pass Accelerator::PassOf(const Tensor& loss) {
         "take the mean over the samples (Mean)");
   }
   return [this, loss](double seed) {
-    const Tensor start = Tensor::Full(loss.shape(), seed, loss.dtype(), loss.device());
-    if (state_->scaler != nullptr) {
-      state_->scaler->BeginPass();
-      state_->scaler->ScaleLossGradient(start);
-    }
-    lathe::Backward(loss, start);
+    BackwardFrom(loss, seed, state_->scaler.get());
     return loss;
   };
 }
@@ -154,7 +149,6 @@ Tensor Accelerator::Backward(const Module& model, const Batch& batch,
   }
   Tensor loss;
   BackwardOfBatch([&](double seed) {
-    if (s.scaler != nullptr) s.scaler->BeginPass();
     return loss = s.graphed_passes->Run(model, batch, static_cast<float>(seed), forward);
   });
   return loss;
@@ -210,18 +204,16 @@ void Accelerator::RunPassAndExchange(const Pass& pass, double seed, double loss_
     s.reducer->BeforeBackward(exchange);
     if (device_.is_cpu()) s.rank_clock.Begin(group_->times());
   }
-  if (loss_weight <= 0) {
-    if (s.scaler != nullptr) {  // the other ranks make a pass, which their scalers count
-      s.scaler->BeginPass();
+  try {
+    if (s.scaler != nullptr) s.scaler->BeginPass();
+    if (loss_weight > 0) {
+      s.losses.Add(pass(seed), loss_weight);
+    } else if (s.scaler != nullptr) {  // the other ranks make a pass, which their scalers count
       s.scaler->ScaleLossGradient(Tensor::Zeros({}, DType::kF32, device_));
     }
-  } else {
-    try {
-      s.losses.Add(pass(seed), loss_weight);
-    } catch (...) {
-      if (s.reducer != nullptr) s.reducer->Abandon();
-      throw;
-    }
+  } catch (...) {
+    if (s.reducer != nullptr) s.reducer->Abandon();
+    throw;
   }
   if (!exchange) return;
 
@@ -247,9 +239,7 @@ double Accelerator::ExchangeGradients() {
                      .stop = s.stop_requested,
                      .step = s.step % (1 << 24),
                      .own_seconds = s.rank_clock.OwnSeconds()};
-  const bool checks =
-      options_.check_parameters_every > 0 && s.step % options_.check_parameters_every == 0;
-  if (checks) {
+  if (options_.check_parameters_every > 0 && s.step % options_.check_parameters_every == 0) {
     for (const auto& arena : s.arenas) {
       const Tensor& values = arena->values();
       if (!values.impl()->storage->is_writable_by_others()) mine.checksum ^= Checksum(values);

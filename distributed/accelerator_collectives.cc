@@ -23,19 +23,6 @@ Tensor Accelerator::Gather(const Tensor& tensor) {
   return tensor.ndim() == 0 ? tensor.Detach().Reshape({1}) : tensor;
 }
 
-Tensor Accelerator::Reduce(const Tensor& tensor, const std::string& reduction) {
-  return lathe::Reduce(*group_, tensor, reduction);
-}
-
-Tensor Accelerator::PadAcrossProcesses(const Tensor& tensor, int dim, double pad_index,
-                                       bool pad_first) {
-  return lathe::PadAcrossProcesses(*group_, tensor, dim, pad_index, pad_first);
-}
-
-std::vector<std::string> Accelerator::GatherObject(const std::string& object) {
-  return GatherStrings(*group_, object);
-}
-
 Tensor Accelerator::GatherForMetrics(const Tensor& tensor) {
   const State::Entry* pass = state_->pass();
   Check(pass != nullptr, "gather_for_metrics", "call it inside a loop over a prepared loader");
@@ -60,15 +47,6 @@ Tensor Accelerator::GatherForMetrics(const Tensor& tensor) {
   }
   return result.To(tensor.device());
 }
-
-Accelerator::Part Accelerator::PartOf(int64_t n) const {
-  const int64_t world = num_processes(), rank = process_index();
-  const int64_t each = n / world, extra = n % world;
-  const int64_t begin = rank * each + std::min(rank, extra);
-  return {begin, begin + each + (rank < extra ? 1 : 0), each + (extra > 0 ? 1 : 0)};
-}
-
-void Accelerator::WaitForEveryone() { group_->Barrier(); }
 
 void Accelerator::WaitWithoutTimeout() {
   if (!use_distributed()) return;

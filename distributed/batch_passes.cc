@@ -42,6 +42,12 @@ int64_t GraphLength(int64_t max_seqlen) {
       std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(max_seqlen, 64))));
 }
 
+void BackwardFrom(const Tensor& loss, double seed, GradScaler* scaler) {
+  const Tensor start = Tensor::Full(loss.shape(), seed, loss.dtype(), loss.device());
+  if (scaler != nullptr) scaler->ScaleLossGradient(start);
+  Backward(loss, start);
+}
+
 BatchPasses::LargestNumbers BatchPasses::LargestOf(const Batch& batch) {
   int64_t largest_label = -1, shifted = 0, has_gaps = 0;
   const auto cu = batch.cu_seqlens.values<int32_t>();
@@ -96,9 +102,7 @@ struct BatchPasses::Pass {
   Tensor RunEagerly() {
     surplus_was_refused = false;
     const Tensor loss = forward(batch);
-    const Tensor seed = Tensor::Full(loss.shape(), grad_seed, loss.dtype(), loss.device());
-    if (scaler != nullptr) scaler->ScaleLossGradient(seed);
-    Backward(loss, seed);
+    BackwardFrom(loss, grad_seed, scaler);
     return loss;
   }
 

@@ -36,6 +36,10 @@ int64_t GraphLength(int64_t max_seqlen);
 // next multiple of 8.
 int64_t GraphSequences(int64_t sequences);
 
+// Runs the backward pass of `loss` from the gradient `seed` times the scaler's scale. `scaler`:
+// null for none; the caller calls its BeginPass before.
+void BackwardFrom(const Tensor& loss, double seed, GradScaler* scaler);
+
 class BatchPasses {
  public:
   using Forward = std::function<Tensor(const Batch&)>;
