@@ -85,10 +85,6 @@ struct BatchPasses::Pass {
 
   bool has_surplus() const { return shape.sequences != batch.size(); }
 
-  Tensor Numbers() const {
-    return DeviceBatch::Pack(batch, shape, static_cast<uint32_t>(batch.step), grad_seed);
-  }
-
   Tensor Run(const Tensor& numbers) {
     const auto inputs = std::make_shared<const DeviceBatch>(DeviceBatch::In(numbers, batch, shape));
     const Tensor loss = LossOn(inputs);
@@ -104,11 +100,6 @@ struct BatchPasses::Pass {
     const Tensor loss = forward(batch);
     BackwardFrom(loss, grad_seed, scaler);
     return loss;
-  }
-
-  std::string Describe() const {
-    return absl::StrCat(shape.rows, " rows of ", shape.sequences, " sequences of up to ",
-                        shape.max_seqlen, " tokens");
   }
 
  private:
@@ -131,14 +122,6 @@ struct BatchPasses::Pass {
 BatchPasses::BatchPasses(Device device, std::shared_ptr<GradScaler> scaler, size_t most)
     : device_(device), scaler_(std::move(scaler)), graphs_(device, most) {}
 
-BatchPasses::ModelFacts& BatchPasses::FactsAbout(const std::vector<Parameter>& parameters) {
-  const std::shared_ptr<TensorImpl>& first = parameters.at(0).tensor.impl();
-  ModelFacts& facts = facts_[first.get()];
-  if (facts.owner.expired()) facts = {};
-  facts.owner = first;
-  return facts;
-}
-
 Tensor BatchPasses::RunWith(int64_t sequences, const Module& model,
                             const std::vector<Parameter>& parameters, Pass& pass) {
   const Batch& batch = pass.batch;
@@ -148,17 +131,26 @@ Tensor BatchPasses::RunWith(int64_t sequences, const Module& model,
                 .max_seqlen = GraphLength(batch.max_seqlen)};
   const int64_t label_columns = !labels.defined() ? -1 : labels.ndim() == 1 ? 0 : labels.dim(1);
   const DType label_dtype = labels.defined() ? labels.dtype() : DType::kF32;
-  return graphs_.Run({.model = model,
-                      .parameters = parameters,
-                      .key = {pass.shape.rows, sequences, pass.shape.max_seqlen, label_columns,
-                              static_cast<int64_t>(label_dtype), batch.sample_weights.defined(),
-                              batch.encoded.defined()},
-                      .numbers_were_checked = std::ranges::equal(pass.facts->checked, pass.largest,
-                                                                 std::greater_equal()),
-                      .numbers = [&pass] { return pass.Numbers(); },
-                      .run = [&pass](const Tensor& numbers) { return pass.Run(numbers); },
-                      .run_eagerly = [&pass] { return pass.RunEagerly(); },
-                      .describe = [&pass] { return pass.Describe(); }});
+  return graphs_.Run(
+      {.model = model,
+       .parameters = parameters,
+       .key = {pass.shape.rows, sequences, pass.shape.max_seqlen, label_columns,
+               static_cast<int64_t>(label_dtype), batch.sample_weights.defined(),
+               batch.encoded.defined()},
+       .numbers_were_checked =
+           std::ranges::equal(pass.facts->checked, pass.largest, std::greater_equal()),
+       .numbers =
+           [&pass] {
+             return DeviceBatch::Pack(pass.batch, pass.shape,
+                                      static_cast<uint32_t>(pass.batch.step), pass.grad_seed);
+           },
+       .run = [&pass](const Tensor& numbers) { return pass.Run(numbers); },
+       .run_eagerly = [&pass] { return pass.RunEagerly(); },
+       .describe =
+           [&pass] {
+             return absl::StrCat(pass.shape.rows, " rows of ", pass.shape.sequences,
+                                 " sequences of up to ", pass.shape.max_seqlen, " tokens");
+           }});
 }
 
 Tensor BatchPasses::Run(const Module& model, const Batch& batch, float grad_seed,
@@ -169,7 +161,9 @@ Tensor BatchPasses::Run(const Module& model, const Batch& batch, float grad_seed
   std::string why = graphs_.WhyNot(parameters);
   if (why.empty() && batch.step < 0) why = "the batch has no step number; a prepared loader's have";
   if (!why.empty()) return graphs_.RunEagerly(why, [&pass] { return pass.RunEagerly(); });
-  ModelFacts& facts = FactsAbout(parameters);
+  const std::shared_ptr<TensorImpl>& first = parameters.at(0).tensor.impl();
+  ModelFacts& facts = facts_[first.get()];
+  if (facts.owner.expired()) facts = {.owner = first};
   pass.facts = &facts;
   pass.largest = LargestOf(batch);
   if (!facts.TakesSurplus()) return RunWith(batch.size(), model, parameters, pass);

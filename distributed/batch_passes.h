@@ -76,7 +76,6 @@ class BatchPasses {
   };
   struct Pass;
 
-  ModelFacts& FactsAbout(const std::vector<Parameter>& parameters);
   Tensor RunWith(int64_t sequences, const Module& model, const std::vector<Parameter>& parameters,
                  Pass& pass);
 

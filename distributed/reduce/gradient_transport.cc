@@ -71,11 +71,8 @@ class HostTransport : public GradientTransport {
     thread_.join();
   }
 
-  void Begin() override {
-    if (overlap_ && !thread_.joinable()) thread_ = std::thread([this] { Work(); });
-  }
-
   void Send() override {
+    if (overlap_ && !thread_.joinable()) thread_ = std::thread([this] { Work(); });
     {
       const std::lock_guard lock(mutex_);
       ++sent_;

@@ -14,8 +14,6 @@ namespace lathe {
 class GradientTransport {
  public:
   virtual ~GradientTransport() = default;
-  // Called before a backward pass whose gradients are exchanged.
-  virtual void Begin() {}
   // Starts to send the next bucket, in the buckets' order; never the last one. Sending may go on
   // beside the backward pass, which must leave these gradients alone from now on.
   virtual void Send() = 0;

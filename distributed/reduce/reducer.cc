@@ -75,7 +75,6 @@ void Reducer::BeforeBackward(bool reduce) {
   if (!armed_) return;
   for (GradientBucket& bucket : buckets_) bucket.waiting = bucket.slots.size();
   for (GradientSlot& slot : slots_) slot.parts = 0;
-  transport_->Begin();
 }
 
 void Reducer::CountSumsOnce() {
