@@ -96,13 +96,13 @@ Accelerator::Accelerator(AcceleratorOptions options)
           "[accelerator] mixed_precision fp16 needs a GPU, and this is the CPU",
           "use " + OptionName("mixed_precision") + " bf16, which works on the CPU");
     }
-    state_->scaler = std::make_shared<GradScaler>(options_.grad_scaler);
+    scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);
   }
   if (!device_.is_cpu() && options_.step_graphs) {
-    state_->graphed_passes = std::make_unique<BatchPasses>(device_, state_->scaler);
+    state_->graphed_passes = std::make_unique<BatchPasses>(device_, scaler_);
   }
-  state_->environment = job.environment;
-  state_->local_main = job.local_main;
+  environment_ = job.environment;
+  local_main_ = job.local_main;
   group_ = job.group;
   state_->phase = std::make_shared<LoopPhase>(
       std::vector<std::weak_ptr<ProcessGroup>>{group_, state_->device_group});
@@ -151,8 +151,6 @@ Accelerator::~Accelerator() {
 Accelerator::Accelerator(Accelerator&&) noexcept = default;
 
 void Accelerator::SetPhase(const std::string& phase) { state_->phase->Set(phase); }
-
-const ProcessEnvironment& Accelerator::environment() const { return state_->environment; }
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   Check(steps >= 1, "accelerator", "gradient_accumulation_steps must be at least 1 but is ", steps);
@@ -251,7 +249,7 @@ void Accelerator::PrepareLoader(Loader& loader, NamedValues data) {
 void Accelerator::PrepareOne(Optimizer& optimizer) {
   State::Remember(state_->optimizers, optimizer);
   optimizer.StepOnlyIf(state_->sync);
-  if (state_->scaler != nullptr) optimizer.UseGradScaler(state_->scaler);
+  if (scaler_ != nullptr) optimizer.UseGradScaler(scaler_);
   optimizer.UseGraphs(options_.step_graphs);
   auto& arenas = state_->arenas;
   const auto& arena = optimizer.shared_arena();
@@ -290,10 +288,8 @@ void Accelerator::UnscaleGradients(Optimizer& optimizer) {
   if (sync_gradients()) optimizer.UnscaleGrads();
 }
 
-const GradScaler* Accelerator::scaler() const { return state_->scaler.get(); }
-
 bool Accelerator::optimizer_step_was_skipped() const {
-  return !sync_gradients() || (state_->scaler != nullptr && state_->scaler->step_was_skipped());
+  return !sync_gradients() || (scaler_ != nullptr && scaler_->step_was_skipped());
 }
 
 void Accelerator::ClipGradValue(Optimizer& optimizer, double max_value) {

@@ -139,7 +139,7 @@ class Accelerator {
   // Divides the gradients in the same way, without clipping, for code that reads them.
   void UnscaleGradients(Optimizer& optimizer);
   // Returns null unless mixed_precision is "fp16".
-  const GradScaler* scaler() const;
+  const GradScaler* scaler() const { return scaler_.get(); }
 
   // Collectives; see distributed/groups/collectives.h. With one rank they return their argument.
   Tensor Gather(const Tensor& tensor);
@@ -241,13 +241,13 @@ class Accelerator {
   // saves it. The caller includes core/checkpoint/state_dict.h.
   template <typename Object>
   void RegisterForCheckpointing(Object& object) {
-    Register({[&object] { return object.StateDict(); },
-              [&object](const StateDict& state) { object.LoadStateDict(state); }});
+    registered_.push_back({[&object] { return object.StateDict(); },
+                           [&object](const StateDict& state) { object.LoadStateDict(state); }});
   }
   // The hook of a save runs on rank 0 and may add files to the folder; that of a load, on all
   // ranks.
-  void RegisterSaveStatePreHook(StateHook hook);
-  void RegisterLoadStatePreHook(StateHook hook);
+  void RegisterSaveStatePreHook(StateHook hook) { save_hooks_.push_back(std::move(hook)); }
+  void RegisterLoadStatePreHook(StateHook hook) { load_hooks_.push_back(std::move(hook)); }
   int64_t save_iteration() const { return options_.project.iteration; }
 
   // Throws on all ranks, with the first difference, if they don't hold the same values.
@@ -285,12 +285,13 @@ class Accelerator {
   // takes (data/loading/to_device.h). Packed text stays on the host; models fetch what they need
   // from it.
   Device device() const { return device_; }
-  const ProcessEnvironment& environment() const;
+  const ProcessEnvironment& environment() const { return environment_; }
   ProcessGroup& group() const { return *group_; }
   int num_processes() const { return group_->size(); }
   int process_index() const { return group_->rank(); }
   int local_process_index() const { return environment().local_rank; }
-  int local_main_process_index() const;  // process_index of this machine's local main process
+  // Returns the process_index of this machine's local main process.
+  int local_main_process_index() const { return local_main_; }
   bool is_main_process() const { return process_index() == 0; }
   bool is_local_main_process() const { return local_process_index() == 0; }
   bool is_last_process() const { return process_index() == num_processes() - 1; }
@@ -315,7 +316,6 @@ class Accelerator {
   void PrepareOne(Scheduler& scheduler);
   void PrepareLoader(Loader& loader, NamedValues data);
   Scope TurnOf(int first, std::string key);
-  void Register(CheckpointedObject object);
   void WriteState(const std::string& parent, const std::string& name);
   void ReadState(const std::string& dir);
   // Runs `body` on this rank and throws on all ranks if it throws on one of them.
@@ -334,6 +334,12 @@ class Accelerator {
   AcceleratorOptions options_;
   std::shared_ptr<ProcessGroup> group_;
   Device device_ = {};
+  ProcessEnvironment environment_;
+  int local_main_ = 0;
+  std::shared_ptr<GradScaler> scaler_;  // null unless mixed_precision is "fp16"
+  // What SaveState saves besides prepared objects.
+  std::vector<CheckpointedObject> registered_;
+  std::vector<StateHook> save_hooks_, load_hooks_;
   std::unique_ptr<State> state_;
   bool trigger_ = false, stop_ = false;
 };

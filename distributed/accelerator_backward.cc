@@ -129,7 +129,7 @@ Accelerator::Pass Accelerator::PassOf(const Tensor& loss) {
         "take the mean over the samples (Mean)");
   }
   return [this, loss](double seed) {
-    BackwardFrom(loss, seed, state_->scaler.get());
+    BackwardFrom(loss, seed, scaler_.get());
     return loss;
   };
 }
@@ -205,11 +205,11 @@ void Accelerator::RunPassAndExchange(const Pass& pass, double seed, double loss_
     if (device_.is_cpu()) s.rank_clock.Begin(group_->times());
   }
   try {
-    if (s.scaler != nullptr) s.scaler->BeginPass();
+    if (scaler_ != nullptr) scaler_->BeginPass();
     if (loss_weight > 0) {
       s.losses.Add(pass(seed), loss_weight);
-    } else if (s.scaler != nullptr) {  // the other ranks make a pass, which their scalers count
-      s.scaler->ScaleLossGradient(Tensor::Zeros({}, DType::kF32, device_));
+    } else if (scaler_ != nullptr) {  // the other ranks make a pass, which their scalers count
+      scaler_->ScaleLossGradient(Tensor::Zeros({}, DType::kF32, device_));
     }
   } catch (...) {
     if (s.reducer != nullptr) s.reducer->Abandon();

@@ -114,16 +114,6 @@ std::string WhyNotWhole(const std::string& path) try {
 
 }  // namespace
 
-void Accelerator::Register(CheckpointedObject object) {
-  state_->registered.push_back(std::move(object));
-}
-void Accelerator::RegisterSaveStatePreHook(StateHook hook) {
-  state_->save_hooks.push_back(std::move(hook));
-}
-void Accelerator::RegisterLoadStatePreHook(StateHook hook) {
-  state_->load_hooks.push_back(std::move(hook));
-}
-
 void Accelerator::TryTogether(const std::function<void()>& body) {
   if (!use_distributed()) return body();
   std::string problem, hint;
@@ -207,7 +197,7 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
       SyncFile(file);
     }
     if (!is_main_process()) return;
-    for (const StateHook& hook : s.save_hooks) hook(folder);
+    for (const StateHook& hook : save_hooks_) hook(folder);
     for (size_t i = 0; i < s.models.size(); ++i) {
       std::vector<std::pair<std::string, Tensor>> tensors;
       for (const Parameter& p : s.models[i]->Parameters()) tensors.emplace_back(p.name, p.tensor);
@@ -215,10 +205,10 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
     }
     WriteStateFile(folder + "/" + kSchedulers + ".h5", StatesOf(s.schedulers));
     WriteStateFile(folder + "/" + kLoaders + ".h5", StatesOf(s.passes->loaders));
-    if (s.scaler != nullptr) WriteStateFile(folder + "/" + kScaler + ".h5", s.scaler->StateDict());
-    for (size_t i = 0; i < s.registered.size(); ++i) {
+    if (scaler_ != nullptr) WriteStateFile(folder + "/" + kScaler + ".h5", scaler_->StateDict());
+    for (size_t i = 0; i < registered_.size(); ++i) {
       WriteStateFile(folder + "/custom_checkpoint_" + std::to_string(i) + ".h5",
-                     s.registered[i].state());
+                     registered_[i].state());
     }
   };
   TryTogether([&] {
@@ -235,7 +225,7 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
                    .about = {{"lathe_version", kVersion},
                              {kModels, s.models.size()},
                              {kOptimizers, s.optimizers.size()},
-                             {kRegistered, s.registered.size()}}});
+                             {kRegistered, registered_.size()}}});
   });
 }
 
@@ -274,8 +264,8 @@ std::string Accelerator::LoadState(const std::string& dir) {
 void Accelerator::ReadState(const std::string& dir) {
   State& s = *state_;
   const CheckpointManifest manifest = ReadManifest(dir);
-  for (const StateHook& hook : s.load_hooks) hook(dir);
-  CheckCount(manifest.about.value(kRegistered, nlohmann::json(0)), s.registered.size(),
+  for (const StateHook& hook : load_hooks_) hook(dir);
+  CheckCount(manifest.about.value(kRegistered, nlohmann::json(0)), registered_.size(),
              "registered object", "registered");
   // Older states don't tell how many of these they have.
   if (manifest.about.contains(kModels))
@@ -303,9 +293,9 @@ void Accelerator::ReadState(const std::string& dir) {
     }
     s.optimizers[i]->LoadStateDict(state);
   }
-  if (s.scaler != nullptr) s.scaler->LoadStateDict(ReadStateFile(dir + "/" + kScaler + ".h5"));
-  for (size_t i = 0; i < s.registered.size(); ++i) {
-    s.registered[i].load(ReadStateFile(dir + "/custom_checkpoint_" + std::to_string(i) + ".h5"));
+  if (scaler_ != nullptr) scaler_->LoadStateDict(ReadStateFile(dir + "/" + kScaler + ".h5"));
+  for (size_t i = 0; i < registered_.size(); ++i) {
+    registered_[i].load(ReadStateFile(dir + "/custom_checkpoint_" + std::to_string(i) + ".h5"));
   }
   s.step = manifest.step;
   s.DropWindow();

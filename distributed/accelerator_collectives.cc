@@ -61,8 +61,6 @@ void Accelerator::WaitWithoutTimeout() {
   group_->PostMessage(of(0), "");
 }
 
-int Accelerator::local_main_process_index() const { return state_->local_main; }
-
 bool Accelerator::CheckTrigger() {
   int64_t raised = std::exchange(trigger_, false) ? 1 : 0;
   group_->AllReduce(std::span(&raised, 1), ReduceOp::kMax);
@@ -93,7 +91,7 @@ Accelerator::Scope Accelerator::MainProcessFirst() {
 
 Accelerator::Scope Accelerator::LocalMainProcessFirst() {
   const std::string key = "turn/" + std::to_string(num_waits++);
-  return TurnOf(state_->local_main, key + "/of/" + std::to_string(state_->local_main));
+  return TurnOf(local_main_, key + "/of/" + std::to_string(local_main_));
 }
 
 // --- trackers ---

@@ -50,8 +50,6 @@ class LoopPhase {
 };
 
 struct Accelerator::State {
-  ProcessEnvironment environment;
-  int local_main = 0;
   std::shared_ptr<NcclGroup> device_group;  // null: parameters lie on the host
   int exceptions = std::uncaught_exceptions();
   std::shared_ptr<LoaderPasses> passes = std::make_shared<LoaderPasses>();
@@ -61,8 +59,6 @@ struct Accelerator::State {
   std::vector<Module*> models;
   std::vector<Optimizer*> optimizers;
   std::vector<Scheduler*> schedulers;
-  std::vector<CheckpointedObject> registered;
-  std::vector<StateHook> save_hooks, load_hooks;
   TrackerList trackers;  // those that run; none but on the main process
   // The arenas of prepared optimizers, then those of the remaining parameters.
   std::vector<std::shared_ptr<ParameterArena>> arenas;
@@ -84,7 +80,6 @@ struct Accelerator::State {
   bool stop_requested = false;
   int64_t step = 0;
   RankClock rank_clock;
-  std::shared_ptr<GradScaler> scaler;           // null unless mixed_precision is "fp16"
   std::unique_ptr<BatchPasses> graphed_passes;  // null: nothing is recorded
   std::unique_ptr<Reducer> reducer;
   bool renew_reducer = false;  // before the next backward pass
