@@ -1,9 +1,7 @@
 #include "lathe/distributed/accelerator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
-#include <limits>
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/gemm_options.h"

@@ -34,7 +34,6 @@
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/rank_costs.h"
-#include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/trackers/tracker.h"
 #include "lathe/nn/module.h"

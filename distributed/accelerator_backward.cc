@@ -1,16 +1,12 @@
 // Backward passes, and the exchange of gradients at the end of a step.
 #include <absl/container/flat_hash_set.h>
-#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
-#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <span>
-#include <utility>
 
 #include "lathe/core/autograd.h"
-#include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/accelerator_state.h"
 
 namespace lathe {

@@ -1,20 +1,10 @@
 // States of a whole loop on the disk.
-#include <absl/status/status.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <exception>
 #include <filesystem>
-#include <functional>
-#include <iostream>
 #include <iterator>
-#include <optional>
 #include <ranges>
 #include <span>
-#include <string>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/json_number.h"
@@ -22,7 +12,6 @@
 #include "lathe/core/checkpoint/state_file.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/core/version.h"
-#include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/accelerator_state.h"
 
 namespace lathe {
@@ -30,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kSchedulers[] = "scheduler", kLoaders[] = "data_loader", kScaler[] = "scaler";
+constexpr char kSchedulers[] = "/scheduler.h5", kLoaders[] = "/data_loader.h5",
+               kScaler[] = "/scaler.h5";
 // The numbers of objects, in a manifest's `about`.
 constexpr char kModels[] = "models", kOptimizers[] = "optimizers",
                kRegistered[] = "registered_objects";
@@ -188,11 +178,9 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
   const auto write = [&] {
     for (size_t i = 0; i < s.optimizers.size(); ++i) {
       const bool parts = s.optimizers[i]->shards() != nullptr;
-      const std::string file =
-          folder + "/" +
-          Numbered("optimizer", i,
-                   parts ? "-of-rank-" + std::to_string(process_index()) + ".h5" : ".h5");
       if (!parts && !is_main_process()) continue;
+      const std::string part = parts ? "-of-rank-" + std::to_string(process_index()) : "";
+      const std::string file = folder + "/" + Numbered("optimizer", i, part + ".h5");
       WriteStateFile(file, s.optimizers[i]->StateDict());
       SyncFile(file);
     }
@@ -203,9 +191,9 @@ void Accelerator::WriteState(const std::string& parent, const std::string& name)
       for (const Parameter& p : s.models[i]->Parameters()) tensors.emplace_back(p.name, p.tensor);
       WriteSafetensors(folder + "/" + Numbered("model", i, ".safetensors"), tensors);
     }
-    WriteStateFile(folder + "/" + kSchedulers + ".h5", StatesOf(s.schedulers));
-    WriteStateFile(folder + "/" + kLoaders + ".h5", StatesOf(s.passes->loaders));
-    if (scaler_ != nullptr) WriteStateFile(folder + "/" + kScaler + ".h5", scaler_->StateDict());
+    WriteStateFile(folder + kSchedulers, StatesOf(s.schedulers));
+    WriteStateFile(folder + kLoaders, StatesOf(s.passes->loaders));
+    if (scaler_ != nullptr) WriteStateFile(folder + kScaler, scaler_->StateDict());
     for (size_t i = 0; i < registered_.size(); ++i) {
       WriteStateFile(folder + "/custom_checkpoint_" + std::to_string(i) + ".h5",
                      registered_[i].state());
@@ -279,8 +267,8 @@ void Accelerator::ReadState(const std::string& dir) {
       reader.Read(p.name, tensor);
     }
   }
-  LoadStates(s.schedulers, dir + "/" + kSchedulers + ".h5", "scheduler");
-  LoadStates(s.passes->loaders, dir + "/" + kLoaders + ".h5", "loader");
+  LoadStates(s.schedulers, dir + kSchedulers, "scheduler");
+  LoadStates(s.passes->loaders, dir + kLoaders, "loader");
   for (size_t i = 0; i < s.optimizers.size(); ++i) {
     StateDict state;
     const std::string whole = Numbered("optimizer", i, ".h5");
@@ -293,7 +281,7 @@ void Accelerator::ReadState(const std::string& dir) {
     }
     s.optimizers[i]->LoadStateDict(state);
   }
-  if (scaler_ != nullptr) scaler_->LoadStateDict(ReadStateFile(dir + "/" + kScaler + ".h5"));
+  if (scaler_ != nullptr) scaler_->LoadStateDict(ReadStateFile(dir + kScaler));
   for (size_t i = 0; i < registered_.size(); ++i) {
     registered_[i].load(ReadStateFile(dir + "/custom_checkpoint_" + std::to_string(i) + ".h5"));
   }

@@ -1,12 +1,7 @@
 // What the Accelerator does besides training: collectives, waits and trackers.
-#include <algorithm>
-#include <exception>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <utility>
 
-#include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/accelerator_state.h"
 
 namespace lathe {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/distributed/reduce/reducer.h"
+#include "lathe/distributed/reduce/gradient_buckets.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/trackers/tracker.h"
 #include "lathe/optim/grad_scaler.h"

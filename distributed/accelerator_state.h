@@ -3,19 +3,14 @@
 
 #include <absl/status/status.h>
 
-#include <algorithm>
 #include <exception>
-#include <functional>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/batch_passes.h"
 #include "lathe/distributed/loss_history.h"
 #include "lathe/distributed/rank_costs.h"
+#include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/trackers/tracker_list.h"
 
 namespace lathe {
