@@ -44,9 +44,6 @@ constexpr char kTraining[] = "training", kEvaluating[] = "evaluating";
 constexpr char kLooping[] = "in a loop over a prepared loader";
 constexpr char kBetween[] = "between loops over prepared loaders";
 
-constexpr char kSameHint[] =
-    "run the same program with the same options, data and model on all ranks";
-
 }  // namespace
 
 uint64_t Checksum(const Tensor& tensor) {
@@ -200,10 +197,7 @@ void Accelerator::PrepareOne(Module& model) {
     Check(p.tensor.allocated(), "prepare", "parameter ", p.name,
           " has no values; Initialize the model or load its weights first");
     layout.emplace_back("parameter " + p.name, ToString(p.tensor.shape()));
-    const bool known =
-        std::any_of(state_->parameters.begin(), state_->parameters.end(),
-                    [&](const Parameter& other) { return other.tensor.impl() == p.tensor.impl(); });
-    if (!known) state_->parameters.push_back(p);
+    state_->parameters.push_back(p);
   }
   state_->renew_reducer = true;
   if (!use_distributed()) return;
@@ -273,7 +267,9 @@ void Accelerator::PrepareOne(Scheduler& scheduler) {
 }
 
 void Accelerator::CheckSame(const NamedValues& values) {
-  if (use_distributed()) lathe::CheckSame(*group_, "preflight", values, kSameHint);
+  if (!use_distributed()) return;
+  lathe::CheckSame(*group_, "preflight", values,
+                   "run the same program with the same options, data and model on all ranks");
 }
 
 // --- gradients ---

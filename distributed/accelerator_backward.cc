@@ -47,13 +47,13 @@ std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessG
 }  // namespace
 
 void Accelerator::State::CoverParameters() {
-  absl::flat_hash_set<const TensorImpl*> covered;
+  absl::flat_hash_set<const TensorImpl*> covered;  // each once, also if two models share it
   for (const auto& arena : arenas) {
     for (const auto& entry : arena->entries()) covered.insert(entry.parameter.tensor.impl().get());
   }
   std::vector<Parameter> rest;
   std::ranges::copy_if(parameters, std::back_inserter(rest), [&](const Parameter& p) {
-    return p.tensor.requires_grad() && !covered.contains(p.tensor.impl().get());
+    return p.tensor.requires_grad() && covered.insert(p.tensor.impl().get()).second;
   });
   if (rest.empty()) return;
   arenas.push_back(ParameterArena::FindOrCreate(rest));

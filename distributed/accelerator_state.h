@@ -49,7 +49,7 @@ struct Accelerator::State {
   int exceptions = std::uncaught_exceptions();
   std::shared_ptr<LoaderPasses> passes = std::make_shared<LoaderPasses>();
   std::shared_ptr<LoopPhase> phase;
-  std::vector<Parameter> parameters;  // of prepared models
+  std::vector<Parameter> parameters;  // of prepared models, some of them twice
   // What SaveState saves, in the order of Prepare. `passes` knows the loaders.
   std::vector<Module*> models;
   std::vector<Optimizer*> optimizers;

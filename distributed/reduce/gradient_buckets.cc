@@ -40,8 +40,7 @@ GradientBuckets::GradientBuckets(const std::vector<std::shared_ptr<ParameterAren
       const std::span<float> range(grads + entries[i].offset,
                                    static_cast<size_t>(end - entries[i].offset));
       if (grows) {
-        std::span<float>& last_grads = buckets.back().grads;
-        last_grads = {last_grads.data(), last_grads.size() + range.size()};
+        buckets.back().grads = {buckets.back().grads.data(), range.data() + range.size()};
       } else {
         buckets.push_back({range, a, entries[i].offset, {}});
       }

@@ -239,15 +239,15 @@ class DeviceTransport : public GradientTransport {
 
   void Send() override {
     const std::span<float> grads = layout_.buckets[sent_].grads;
-    const bool narrow = !narrow_.empty();
-    if (narrow) Convert(narrow_[sent_].raw_data(), DType::kBF16, grads.data(), DType::kF32, grads);
-    device_group_->Order(compute_, device_group_->stream());
-    if (narrow) {
-      device_group_->AllReduceDevice(narrow_[sent_].data<BFloat16>(), grads.size(), ReduceOp::kSum,
-                                     device_group_->stream());
+    const auto sum = [&](auto* data) {
+      device_group_->Order(compute_, device_group_->stream());
+      device_group_->AllReduceDevice(data, grads.size(), ReduceOp::kSum, device_group_->stream());
+    };
+    if (narrow_.empty()) {
+      sum(grads.data());
     } else {
-      device_group_->AllReduceDevice(grads.data(), grads.size(), ReduceOp::kSum,
-                                     device_group_->stream());
+      Convert(narrow_[sent_].raw_data(), DType::kBF16, grads.data(), DType::kF32, grads);
+      sum(narrow_[sent_].data<BFloat16>());
     }
     ++sent_;
   }

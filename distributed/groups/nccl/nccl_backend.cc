@@ -1,8 +1,9 @@
 // The part of NCCL's groups that is in every program, whether it links the groups or not.
 #include <absl/status/status.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_replace.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <sstream>
 
@@ -22,11 +23,9 @@ std::string RankOn(size_t rank, const RankDevice& device) {
 
 std::string Serialize(const RankDevice& device) {
   std::string text;
-  for (std::string line : {device.host, device.problem, device.hint, device.uuid, device.bus_id,
-                           std::to_string(device.visible)}) {
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    text += line + '\n';
-  }
+  for (const std::string& line : {device.host, device.problem, device.hint, device.uuid,
+                                  device.bus_id, std::to_string(device.visible)})
+    text += absl::StrReplaceAll(line, {{"\n", " "}}) + '\n';
   return text;
 }
 
@@ -39,9 +38,8 @@ RankDevice ParseRankDevice(const std::string& text) {
     Check(!std::getline(in, *line).fail(), "nccl",
           "a rank's description of its device can't be read: \"", text, '"');
   }
-  const char* end = visible.data() + visible.size();
-  Check(std::from_chars(visible.data(), end, device.visible).ptr == end, "nccl",
-        "a rank says that it sees \"", visible, "\" devices, which is not a number");
+  Check(absl::SimpleAtoi(visible, &device.visible), "nccl", "a rank says that it sees \"", visible,
+        "\" devices, which is not a number");
   return device;
 }
 

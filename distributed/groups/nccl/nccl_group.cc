@@ -46,30 +46,28 @@ int NumberOfDevice(int local_rank, const RankDevice& described) {
   return local_rank % std::max(described.visible, 1);
 }
 
-Error NoDevice(const std::string& why) {
-  return Error(absl::StatusCode::kFailedPrecondition, "no CUDA device: " + why,
-               "see what nvidia-smi shows and what CUDA_VISIBLE_DEVICES is set to, or compute on "
-               "the CPU (device cpu, backend gloo)");
+[[noreturn]] void ThrowNoDevice(const std::string& why) {
+  throw Error(absl::StatusCode::kFailedPrecondition, "no CUDA device: " + why,
+              "see what nvidia-smi shows and what CUDA_VISIBLE_DEVICES is set to, or compute on "
+              "the CPU (device cpu, backend gloo)");
 }
 
 // Makes the rank's device the current one and fills in its description.
 void ChooseDevice(int local_rank, RankDevice& described) {
   int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
-    throw NoDevice("no NVIDIA driver is installed");
-  }
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+    ThrowNoDevice("no NVIDIA driver is installed");
   cudaError_t result = cudaGetDeviceCount(&described.visible);
-  if (result != cudaSuccess) throw NoDevice(cudaGetErrorString(result));
-  if (described.visible == 0) throw NoDevice("the driver shows none");
+  if (result != cudaSuccess) ThrowNoDevice(cudaGetErrorString(result));
+  if (described.visible == 0) ThrowNoDevice("the driver shows none");
   const int device = NumberOfDevice(local_rank, described);
   cudaDeviceProp properties;
   std::array<char, 32> bus_id{};
   result = cudaSetDevice(device);
   if (result == cudaSuccess) result = cudaGetDeviceProperties(&properties, device);
   if (result == cudaSuccess) result = cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), device);
-  if (result != cudaSuccess) {
-    throw NoDevice("number " + std::to_string(device) + ": " + cudaGetErrorString(result));
-  }
+  if (result != cudaSuccess)
+    ThrowNoDevice("number " + std::to_string(device) + ": " + cudaGetErrorString(result));
   described.bus_id = bus_id.data();
   described.uuid =
       absl::BytesToHexString({properties.uuid.bytes, std::size(properties.uuid.bytes)});
@@ -122,9 +120,8 @@ class RealNcclGroup : public NcclGroup {
     device_ = NumberOfDevice(local_rank, own);
     std::vector<RankDevice> devices;
     watch_.Run("connecting", [&] {
-      for (const std::string& text : watch_.Exchange("nccl_device", Serialize(own), timeout_)) {
+      for (const std::string& text : watch_.Exchange("nccl_device", Serialize(own), timeout_))
         devices.push_back(ParseRankDevice(text));
-      }
     });
     try {
       CheckRankDevices(devices);
@@ -167,10 +164,9 @@ class RealNcclGroup : public NcclGroup {
         Settle("ncclAllGather", Nccl().AllGather(own, side_->device.get(), bytes, ncclUint8, comm_,
                                                  side_->stream.get()));
         Copy(side_->host.get(), side_->device.get(), bytes * n);
-        AwaitStream(side_->stream.get());
-        for (size_t r = 0; r < n; ++r) {
+        AwaitStream(stream());
+        for (size_t r = 0; r < n; ++r)
           std::memcpy(all.data() + r * mine.size() + at, side_->host.get() + r * bytes, bytes);
-        }
       }
     });
   }
@@ -210,14 +206,13 @@ class RealNcclGroup : public NcclGroup {
   void* stream() const override { return side_->stream.get(); }
   void Order(void* earlier, void* later) override {
     Run("all_reduce", [&] {
-      CheckCuda("cudaEventRecord",
-                cudaEventRecord(side_->order.get(), static_cast<cudaStream_t>(earlier)));
+      Record(side_->order, earlier);
       CheckCuda("cudaStreamWaitEvent",
                 cudaStreamWaitEvent(static_cast<cudaStream_t>(later), side_->order.get(), 0));
     });
   }
   void WaitFor(void* stream) override {
-    Run("all_reduce", [&] { AwaitStream(static_cast<cudaStream_t>(stream)); });
+    Run("all_reduce", [&] { AwaitStream(stream); });
   }
   void Stop() override {
     watch_.Abandon();
@@ -266,7 +261,7 @@ class RealNcclGroup : public NcclGroup {
         Copy(side_->device.get(), side_->host.get(), bytes);
         enqueue(side_->device.get(), bytes);
         Copy(side_->host.get(), side_->device.get(), bytes);
-        AwaitStream(side_->stream.get());
+        AwaitStream(stream());
         std::memcpy(data + at, side_->host.get(), bytes);
       }
     });
@@ -276,21 +271,24 @@ class RealNcclGroup : public NcclGroup {
   void AllReduceOf(std::span<T> data, ReduceOp op, const char* what = "all_reduce") {
     InStages(what, reinterpret_cast<std::byte*>(data.data()), data.size_bytes(),
              [&](std::byte* device, size_t bytes) {
-               EnqueueAllReduce(reinterpret_cast<T*>(device), bytes / sizeof(T), op,
-                                side_->stream.get());
+               EnqueueAllReduce(reinterpret_cast<T*>(device), bytes / sizeof(T), op, stream());
              });
   }
 
   template <typename T>
   void AllReduceDeviceOf(T* data, size_t n, ReduceOp op, void* stream) {
     if (n == 0) return;
-    Run("all_reduce", [&] { EnqueueAllReduce(data, n, op, static_cast<cudaStream_t>(stream)); });
+    Run("all_reduce", [&] { EnqueueAllReduce(data, n, op, stream); });
   }
 
   template <typename T>
-  void EnqueueAllReduce(T* data, size_t n, ReduceOp op, cudaStream_t stream) {
-    Settle("ncclAllReduce",
-           Nccl().AllReduce(data, data, n, kNcclType<T>, NcclOp(op), comm_, stream));
+  void EnqueueAllReduce(T* data, size_t n, ReduceOp op, void* stream) {
+    Settle("ncclAllReduce", Nccl().AllReduce(data, data, n, kNcclType<T>, NcclOp(op), comm_,
+                                             static_cast<cudaStream_t>(stream)));
+  }
+
+  void Record(const CudaEvent& event, void* stream) {
+    CheckCuda("cudaEventRecord", cudaEventRecord(event.get(), static_cast<cudaStream_t>(stream)));
   }
 
   void Copy(void* to, const void* from, size_t bytes) {
@@ -307,8 +305,8 @@ class RealNcclGroup : public NcclGroup {
     if (result != ncclSuccess) ThrowFailure(call, result);
   }
 
-  void AwaitStream(cudaStream_t stream) {
-    CheckCuda("cudaEventRecord", cudaEventRecord(side_->event.get(), stream));
+  void AwaitStream(void* stream) {
+    Record(side_->event, stream);
     watch_.PollUntil(timeout_, [this] {
       const cudaError_t state = cudaEventQuery(side_->event.get());
       if (state == cudaSuccess) return true;
