@@ -33,7 +33,6 @@
 #include "lathe/distributed/accelerator_options.h"
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/process_group.h"
-#include "lathe/distributed/rank_costs.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/trackers/tracker.h"
 #include "lathe/nn/module.h"
@@ -43,6 +42,14 @@
 #include "lathe/optim/schedules.h"
 
 namespace lathe {
+
+// What training in several ranks costs: the time in collectives, and the slowest rank.
+struct RankCosts {
+  int64_t num_steps = 0;              // those measured; 0: nothing was
+  CollectiveTimes::Seconds in_calls;  // this rank's
+  int slowest_rank = 0;               // the one whose own work took longest
+  double slowest_rank_extra = 0;      // seconds beyond the mean of the other ranks' work
+};
 
 class Accelerator {
  public:

@@ -3,13 +3,13 @@
 
 #include <absl/status/status.h>
 
+#include <chrono>
 #include <exception>
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/batch_passes.h"
 #include "lathe/distributed/loss_history.h"
-#include "lathe/distributed/rank_costs.h"
 #include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/trackers/tracker_list.h"
 
@@ -42,6 +42,27 @@ class LoopPhase {
       loops_;                   // the innermost last
   const char* sent_ = nullptr;  // the last of the phases of loops that was sent
   bool set_by_program_ = false;
+};
+
+// Measures a rank's steps. Its own work is all that it does in a step but wait for collectives.
+class RankClock {
+ public:
+  // Starts the clock at the first step; later calls do nothing. `times`: those of the collectives'
+  // group.
+  void Begin(CollectiveTimes& times);
+  // Returns the seconds of this rank's own work since the last step. 0 before Begin.
+  double OwnSeconds() const;
+  // Ends a step with the records of all ranks. Does nothing before Begin.
+  void EndStep(const std::vector<StepRecord>& records);
+  RankCosts costs() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  CollectiveTimes* times_ = nullptr;
+  CollectiveTimes::Seconds at_begin_, at_end_of_step_;
+  Clock::time_point end_of_step_;
+  int64_t num_steps_ = 0;
+  std::vector<double> own_seconds_;  // of each rank, over all steps
 };
 
 struct Accelerator::State {

@@ -1,10 +1,10 @@
-#include "lathe/distributed/rank_costs.h"
-
+// Tests what the Accelerator measures of several ranks.
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <thread>
 
+#include "lathe/distributed/accelerator_state.h"
 #include "lathe/distributed/accelerator_testing.h"
 #include "lathe/nn/layers.h"
 

@@ -1,4 +1,4 @@
-#include "lathe/distributed/reduce/gradient_transport.h"
+// The ways of gradients to the other ranks, from the host and from GPUs.
 
 #include <algorithm>
 #include <bit>
@@ -17,6 +17,7 @@
 #include "lathe/core/device_kernels.h"
 #include "lathe/core/kernels/tensor_kernels.h"
 #include "lathe/distributed/groups/collectives.h"
+#include "lathe/distributed/reduce/reducer.h"
 
 namespace lathe {
 namespace {

@@ -10,7 +10,6 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/round_up.h"
 #include "lathe/distributed/groups/collectives.h"
-#include "lathe/distributed/reduce/gradient_transport.h"
 
 namespace lathe {
 namespace {
