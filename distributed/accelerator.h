@@ -322,7 +322,7 @@ class Accelerator {
   void PrepareOne(Scheduler& scheduler);
   void PrepareLoader(Loader& loader, NamedValues data);
   Scope TurnOf(int first, std::string key);
-  void WriteState(const std::string& parent, const std::string& name);
+  void WriteState(const std::string& folder);
   void ReadState(const std::string& dir);
   // Runs `body` on this rank and throws on all ranks if it throws on one of them.
   void TryTogether(const std::function<void()>& body);

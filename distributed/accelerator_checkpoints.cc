@@ -141,6 +141,7 @@ std::string Accelerator::SaveState(const std::string& dir) {
                   "optimizer");
     }
   });
+  std::optional<CheckpointDraft> draft;  // on the main process
   TryTogether([&, &folder = parent, &state_name = name] {
     if (!is_main_process()) return;
     std::error_code code;
@@ -151,8 +152,25 @@ std::string Accelerator::SaveState(const std::string& dir) {
     // LoadState may have passed over a damaged state. The new one takes its place.
     if (fs::exists(path) && (!automatic || WhyNotWhole(path).empty()))
       throw InvalidArgument("[save_state] " + path + " is there already", "choose another name");
+    draft.emplace(folder, state_name);
   });
-  WriteState(parent, name);
+  const std::string drafted = GatherObject(draft ? draft->path() : "")[0];
+  TryTogether([&] {
+    try {
+      WriteState(drafted);
+    } catch (const Error& e) {
+      throw WithFolder(e, drafted, path);
+    }
+  });
+  TryTogether([&] {
+    if (!draft) return;
+    draft->Commit({.step = state_->step,
+                   .world_size = num_processes(),
+                   .about = {{"lathe_version", kVersion},
+                             {kModels, state_->models.size()},
+                             {kOptimizers, state_->optimizers.size()},
+                             {kRegistered, registered_.size()}}});
+  });
   ++project.iteration;
   state_->knows_states = state_->knows_states || automatic;
   if (!automatic || !project.total_limit || !is_main_process()) return path;
@@ -165,56 +183,30 @@ std::string Accelerator::SaveState(const std::string& dir) {
   return path;
 }
 
-void Accelerator::WriteState(const std::string& parent, const std::string& name) {
+void Accelerator::WriteState(const std::string& folder) {
   State& s = *state_;
-  std::optional<CheckpointDraft> draft;
-  std::string folder;
-  TryTogether([&] {
-    if (!is_main_process()) return;
-    draft.emplace(parent, name);
-    folder = draft->path();
-  });
-  folder = GatherObject(folder)[0];
-  const auto write = [&] {
-    for (size_t i = 0; i < s.optimizers.size(); ++i) {
-      const bool parts = s.optimizers[i]->shards() != nullptr;
-      if (!parts && !is_main_process()) continue;
-      const std::string part = parts ? "-of-rank-" + std::to_string(process_index()) : "";
-      const std::string file = folder + "/" + Numbered("optimizer", i, part + ".h5");
-      WriteStateFile(file, s.optimizers[i]->StateDict());
-      SyncFile(file);
-    }
-    if (!is_main_process()) return;
-    for (const StateHook& hook : save_hooks_) hook(folder);
-    for (size_t i = 0; i < s.models.size(); ++i) {
-      std::vector<std::pair<std::string, Tensor>> tensors;
-      for (const Parameter& p : s.models[i]->Parameters()) tensors.emplace_back(p.name, p.tensor);
-      WriteSafetensors(folder + "/" + Numbered("model", i, ".safetensors"), tensors);
-    }
-    WriteStateFile(folder + kSchedulers, StatesOf(s.schedulers));
-    WriteStateFile(folder + kLoaders, StatesOf(s.passes->loaders));
-    if (scaler_ != nullptr) WriteStateFile(folder + kScaler, scaler_->StateDict());
-    for (size_t i = 0; i < registered_.size(); ++i) {
-      WriteStateFile(folder + "/custom_checkpoint_" + std::to_string(i) + ".h5",
-                     registered_[i].state());
-    }
-  };
-  TryTogether([&] {
-    try {
-      write();
-    } catch (const Error& e) {
-      throw WithFolder(e, folder, parent + "/" + name);
-    }
-  });
-  TryTogether([&] {
-    if (!draft) return;
-    draft->Commit({.step = s.step,
-                   .world_size = num_processes(),
-                   .about = {{"lathe_version", kVersion},
-                             {kModels, s.models.size()},
-                             {kOptimizers, s.optimizers.size()},
-                             {kRegistered, registered_.size()}}});
-  });
+  for (size_t i = 0; i < s.optimizers.size(); ++i) {
+    const bool parts = s.optimizers[i]->shards() != nullptr;
+    if (!parts && !is_main_process()) continue;
+    const std::string part = parts ? "-of-rank-" + std::to_string(process_index()) : "";
+    const std::string file = folder + "/" + Numbered("optimizer", i, part + ".h5");
+    WriteStateFile(file, s.optimizers[i]->StateDict());
+    SyncFile(file);
+  }
+  if (!is_main_process()) return;
+  for (const StateHook& hook : save_hooks_) hook(folder);
+  for (size_t i = 0; i < s.models.size(); ++i) {
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    for (const Parameter& p : s.models[i]->Parameters()) tensors.emplace_back(p.name, p.tensor);
+    WriteSafetensors(folder + "/" + Numbered("model", i, ".safetensors"), tensors);
+  }
+  WriteStateFile(folder + kSchedulers, StatesOf(s.schedulers));
+  WriteStateFile(folder + kLoaders, StatesOf(s.passes->loaders));
+  if (scaler_ != nullptr) WriteStateFile(folder + kScaler, scaler_->StateDict());
+  for (size_t i = 0; i < registered_.size(); ++i) {
+    WriteStateFile(folder + "/custom_checkpoint_" + std::to_string(i) + ".h5",
+                   registered_[i].state());
+  }
 }
 
 std::string Accelerator::LoadState(const std::string& dir) {

@@ -13,8 +13,8 @@
 #include "lathe/core/ops/reduce.h"
 #include "lathe/distributed/accelerator_testing.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
-#include "lathe/distributed/reduce/reducer.h"
 #include "lathe/distributed/job/join_process_group.h"
+#include "lathe/distributed/reduce/reducer.h"
 #include "lathe/tests/data_parallel_job.h"
 #include "lathe/tests/on_devices.h"
 
