@@ -63,8 +63,7 @@ class Accelerator {
   // models to the device and sets their compute dtype. Gives all ranks the main process's
   // parameter values. Makes loaders yield this rank's shares. Preparing an object twice does no
   // harm. Throws on all ranks if their models, data or settings differ.
-  template <typename... Objects>
-  void Prepare(Objects&... objects) {
+  void Prepare(auto&... objects) {
     static_assert((requires { PrepareOne(objects); } && ...),
                   "Prepare takes loaders, models, optimizers and schedulers");
     (PrepareOne(objects), ...);
@@ -200,8 +199,7 @@ class Accelerator {
   void OnLocalMainProcess(auto&& body) const { OnLocalProcess(0, body); }
   void OnLastProcess(auto&& body) const { OnProcess(num_processes() - 1, body); }
   // Prints a line on standard output, from one rank on each machine.
-  template <typename... Parts>
-  void Print(const Parts&... parts) const {
+  void Print(const auto&... parts) const {
     if (is_local_main_process()) (std::cout << ... << parts) << std::endl;
   }
 
@@ -245,8 +243,7 @@ class Accelerator {
   std::string LoadState(const std::string& dir = "");
   // Adds an object with StateDict() and LoadStateDict(), which must outlive the Accelerator. Rank 0
   // saves it. The caller includes core/checkpoint/state_dict.h.
-  template <typename Object>
-  void RegisterForCheckpointing(Object& object) {
+  void RegisterForCheckpointing(auto& object) {
     registered_.push_back({[&object] { return object.StateDict(); },
                            [&object](const StateDict& state) { object.LoadStateDict(state); }});
   }
@@ -263,10 +260,7 @@ class Accelerator {
   void CheckParametersAgree();
 
   // Returns the model itself: no model is wrapped.
-  template <typename M>
-  M& UnwrapModel(M& model) const {
-    return model;
-  }
+  auto& UnwrapModel(auto& model) const { return model; }
   // Starts the trackers of the options, with the object `config` as the training's
   // hyperparameters. Those of Lathe write into the folder `project` of the logging folder. Like
   // Log, it does something on the main process only, and any rank may leave it out.

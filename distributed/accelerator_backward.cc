@@ -232,7 +232,8 @@ void Accelerator::RunPassAndExchange(const Pass& pass, double seed, double loss_
   State& s = *state_;
   const bool exchange = *s.sync && !s.no_sync;
   s.phase->OnBackward();
-  s.NoteBackward();
+  s.steps_before.clear();
+  for (Optimizer* optimizer : s.optimizers) s.steps_before.push_back(optimizer->num_step_calls());
   if (use_distributed()) {
     s.UpdateReducer(group_, options_);
     s.reducer->BeforeBackward(exchange);

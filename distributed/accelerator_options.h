@@ -62,15 +62,16 @@ struct AcceleratorOptions {
   // True: a loader's batch_size is that of the batch that all ranks share. False: it is that of
   // each rank, so that N ranks make batches N times as large.
   bool split_batches = true;
-  // Replaces the environment variables. Takes effect with the first Accelerator of a process.
+  // The three options below take effect with the first Accelerator of a process.
+  // Replaces the environment variables.
   std::optional<ProcessEnvironment> environment = {};
   // The time that another rank may be late, to join or to take part in a collective. After that
   // it is an error. 0: the environment decides (ReadTimeout), which means 10 minutes if it says
-  // nothing. Takes effect with the first Accelerator of a process.
+  // nothing.
   std::chrono::milliseconds timeout = {};
   // How long another rank may give no sign of life, which each rank's own thread gives. 0: the
   // environment's LATHE_HEARTBEAT_TIMEOUT, else 30 s, or `timeout` if that is shorter. Rank 0's
-  // counts for all. Takes effect with the first Accelerator of a process.
+  // counts for all.
   std::chrono::milliseconds heartbeat_timeout = {};
   ReducerOptions reducer = {};
   // Shards the optimizer's work over the ranks (ZeRO, stage 1). Each rank sums up and

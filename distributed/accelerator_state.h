@@ -105,10 +105,6 @@ struct Accelerator::State {
 
   // Each optimizer's num_step_calls at the last backward pass; empty: there was none.
   std::vector<int64_t> steps_before;
-  void NoteBackward() {
-    steps_before.clear();
-    for (Optimizer* optimizer : optimizers) steps_before.push_back(optimizer->num_step_calls());
-  }
   // Returns true if there are gradients that no exchange has completed, or that no step has used.
   bool HasOpenWindow() const {
     if (micro_step != 0 || (weight != 0 && !exchanged)) return true;

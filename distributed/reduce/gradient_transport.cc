@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -72,18 +73,21 @@ class HostTransport : public GradientTransport {
     thread_.join();
   }
 
-  void Send() override {
+  void Send(size_t bucket) override {
     if (overlap_ && !thread_.joinable()) thread_ = std::thread([this] { Work(); });
     {
       const std::lock_guard lock(mutex_);
-      ++sent_;
+      sent_ = bucket + 1;
     }
     changed_.notify_all();
   }
 
   std::vector<StepRecord> Finish(const StepRecord& mine) override {
     if (thread_.joinable()) {
-      WaitForThread();
+      const CollectiveTimes::Wait wait(group_->times());
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return error_ || done_ >= sent_; });
+      if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     } else {
       while (done_ < sent_) Reduce(buckets_[done_++]);
     }
@@ -109,14 +113,6 @@ class HostTransport : public GradientTransport {
       exposed_.push_back(
           group_->ExposeMemory(first.storage, elements * static_cast<int64_t>(sizeof(float))));
     }
-  }
-
-  void WaitForThread() {
-    const CollectiveTimes::Wait wait(group_->times());
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return error_ || done_ >= sent_; });
-    if (!error_) return;
-    std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
   // --- on the thread that reduces ---
@@ -215,8 +211,8 @@ class HostTransport : public GradientTransport {
   std::thread thread_;
 };
 
-// Sums gradients on GPUs, one for each rank. NCCL sums buckets on a stream of its own while the
-// backward pass goes on on the other stream. All ranks get all buckets whole.
+// Sums gradients on GPUs, on a stream of NCCL's own while the backward pass goes on on the other
+// stream. All ranks get all buckets whole.
 class DeviceTransport : public GradientTransport {
  public:
   DeviceTransport(std::shared_ptr<ProcessGroup> group, std::shared_ptr<NcclGroup> device_group,
@@ -238,8 +234,8 @@ class DeviceTransport : public GradientTransport {
     }
   }
 
-  void Send() override {
-    const std::span<float> grads = layout_.buckets[sent_].grads;
+  void Send(size_t bucket) override {
+    const std::span<float> grads = layout_.buckets[bucket].grads;
     const auto sum = [&](auto* data) {
       device_group_->Order(compute_, device_group_->stream());
       device_group_->AllReduceDevice(data, grads.size(), ReduceOp::kSum, device_group_->stream());
@@ -247,25 +243,29 @@ class DeviceTransport : public GradientTransport {
     if (narrow_.empty()) {
       sum(grads.data());
     } else {
-      Convert(narrow_[sent_].raw_data(), DType::kBF16, grads.data(), DType::kF32, grads);
-      sum(narrow_[sent_].data<BFloat16>());
+      Convert(narrow_[bucket].raw_data(), DType::kBF16, grads.data(), DType::kF32, grads);
+      sum(narrow_[bucket].data<BFloat16>());
     }
-    ++sent_;
   }
 
   // Only NCCL's own stream ever waits for other ranks. If one is lost, the results that this rank
   // has computed can still be read. The host waits for that stream, so work queued afterwards sees
   // the sums.
   std::vector<StepRecord> Finish(const StepRecord& mine) override {
-    Send();
-    std::vector<StepRecord> records = GatherRecords(mine);  // while the device works
+    Send(layout_.buckets.size() - 1);
+    std::vector<StepRecord> records;
+    try {
+      records = GatherValues(*group_, mine);  // while the device works
+    } catch (...) {
+      device_group_->Stop();  // a rank is lost, and NCCL waits for it
+      throw;
+    }
     device_group_->WaitFor(device_group_->stream());
     for (size_t i = 0; i < narrow_.size(); ++i) {
       const std::span<float> grads = layout_.buckets[i].grads;
       Convert(grads.data(), DType::kF32, narrow_[i].raw_data(), DType::kBF16, grads);
     }
     layout_.last_tensor().mutable_gradient().rows.reset();
-    sent_ = 0;
     return records;
   }
 
@@ -275,22 +275,40 @@ class DeviceTransport : public GradientTransport {
     DeviceKernels<TensorKernels>().convert(to, to_type, from, from_type, std::ssize(grads));
   }
 
-  std::vector<StepRecord> GatherRecords(const StepRecord& mine) try {
-    return GatherValues(*group_, mine);
-  } catch (...) {
-    device_group_->Stop();  // a rank is lost, and NCCL waits for it
-    throw;
-  }
-
   const std::shared_ptr<ProcessGroup> group_;
   const std::shared_ptr<NcclGroup> device_group_;
   GradientBuckets& layout_;
   void* const compute_;         // the stream of all other work
   std::vector<Tensor> narrow_;  // bf16, one for each bucket; empty: gradients travel in float32
-  size_t sent_ = 0;
 };
 
 }  // namespace
+
+std::array<float, kStepRecordFloats> Pack(const StepRecord& record) {
+  constexpr uint64_t kLow = (1 << 24) - 1;
+  const float high = static_cast<float>(record.loss_sum);
+  const bool split = std::isfinite(high);  // Inf - Inf is NaN
+  const float weight = static_cast<float>(record.weight);
+  return {high,
+          split ? static_cast<float>(record.loss_sum - static_cast<double>(high)) : 0,
+          weight,
+          static_cast<float>(record.stop ? -1 - record.own_seconds : 1 + record.own_seconds),
+          static_cast<float>(record.step),
+          static_cast<float>(record.checksum & kLow),
+          static_cast<float>(record.checksum >> 24 & kLow),
+          static_cast<float>(record.weight - static_cast<double>(weight))};
+}
+
+StepRecord Unpack(const float* floats) {
+  StepRecord record;
+  record.loss_sum = static_cast<double>(floats[0]) + static_cast<double>(floats[1]);
+  record.weight = static_cast<double>(floats[2]) + static_cast<double>(floats[7]);
+  record.stop = floats[3] < 0;
+  record.own_seconds = std::abs(static_cast<double>(floats[3])) - 1;
+  record.step = static_cast<int64_t>(floats[4]);
+  record.checksum = static_cast<uint64_t>(floats[5]) | static_cast<uint64_t>(floats[6]) << 24;
+  return record;
+}
 
 std::unique_ptr<GradientTransport> MakeTransport(std::shared_ptr<ProcessGroup> group,
                                                  std::shared_ptr<NcclGroup> device_group,

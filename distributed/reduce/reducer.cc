@@ -20,9 +20,13 @@ constexpr char kPartialGradHint[] =
 
 constexpr int64_t kCopyAlignment = 32;  // in elements
 
-// Describes the layout of the parameters and the options, for ranks to compare.
-NamedValues Describe(const std::vector<std::shared_ptr<ParameterArena>>& arenas,
-                     const ReducerOptions& options) {
+// Returns the options. Throws if they are out of range. Throws on all ranks if these differ in the
+// options or in the layout of the parameters.
+ReducerOptions Checked(ProcessGroup& group,
+                       const std::vector<std::shared_ptr<ParameterArena>>& arenas,
+                       ReducerOptions options) {
+  Check(options.compression == "no" || options.compression == "bf16", "reducer",
+        "gradient_compression must be \"no\" or \"bf16\" but is \"", options.compression, "\"");
   NamedValues values = {{"bucket_bytes", std::to_string(options.bucket_bytes)},
                         {"first_bucket_bytes", std::to_string(options.first_bucket_bytes)},
                         {"gradient_compression", options.compression}};
@@ -33,17 +37,7 @@ NamedValues Describe(const std::vector<std::shared_ptr<ParameterArena>>& arenas,
                           ToString(tensor.shape()) + (tensor.requires_grad() ? "" : " frozen"));
     }
   }
-  return values;
-}
-
-// Returns the options. Throws if they are out of range, or on all ranks if the ranks differ.
-ReducerOptions Checked(ProcessGroup& group,
-                       const std::vector<std::shared_ptr<ParameterArena>>& arenas,
-                       ReducerOptions options) {
-  Check(options.compression == "no" || options.compression == "bf16", "reducer",
-        "gradient_compression must be \"no\" or \"bf16\" but is \"", options.compression, "\"");
-  CheckSame(group, "preflight", Describe(arenas, options),
-            "run the same program with the same options on all ranks");
+  CheckSame(group, "preflight", values, "run the same program with the same options on all ranks");
   return options;
 }
 
@@ -139,8 +133,7 @@ void Reducer::MaterializeGradients() {
 // Sends the next bucket.
 void Reducer::Send() {
   MaterializeGradients();
-  ++sent_;
-  transport_->Send();
+  transport_->Send(sent_++);
 }
 
 std::vector<StepRecord> Reducer::Finish(const StepRecord& mine) {

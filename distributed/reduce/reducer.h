@@ -19,6 +19,7 @@
 // of the last bucket: all ranks get these sums.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -27,18 +28,32 @@
 #include "lathe/distributed/groups/nccl/nccl_group.h"
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/reduce/gradient_buckets.h"
-#include "lathe/distributed/reduce/step_record.h"
 #include "lathe/nn/arena.h"
 
 namespace lathe {
+
+// The record that each rank adds to an exchange of gradients. Numbers arrive as they were sent,
+// also a NaN or an infinity. So the loss sum tells if this rank's part of the loss is finite.
+struct StepRecord {
+  double loss_sum = 0, weight = 0;  // these two with 48 bits
+  bool stop = false;                // somebody has asked this rank to stop
+  int64_t step = 0;                 // its step, below 2^24
+  uint64_t checksum = 0;            // 48 bits
+  double own_seconds = 0;           // of the step in which it didn't wait for others, at least 0
+};
+
+// Pack a record as floats that a sum with zeros leaves as they are, and unpack it.
+constexpr size_t kStepRecordFloats = 8;
+std::array<float, kStepRecordFloats> Pack(const StepRecord& record);
+StepRecord Unpack(const float* floats);
 
 // Sums the gradients of a reducer's buckets over all ranks, on the host or on GPUs.
 class GradientTransport {
  public:
   virtual ~GradientTransport() = default;
-  // Starts to send the next bucket, in the buckets' order; never the last one. Sending may go on
-  // beside the backward pass, which must leave these gradients alone from now on.
-  virtual void Send() = 0;
+  // Starts to send a bucket, in the buckets' order; never the last one. Sending may go on beside
+  // the backward pass, which must leave these gradients alone from now on.
+  virtual void Send(size_t bucket) = 0;
   // Called after the pass, when all buckets but the last have been sent. Sends the last one and
   // waits until all are summed. Returns all ranks' records, in the order of ranks. Afterwards
   // LeafGradient::rows of the last table is right for the sums.

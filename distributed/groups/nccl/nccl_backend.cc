@@ -1,6 +1,7 @@
 // The part of NCCL's groups that is in every program, whether it links the groups or not.
 #include <absl/status/status.h>
 #include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_replace.h>
 
 #include <algorithm>
@@ -13,11 +14,7 @@
 namespace lathe {
 namespace {
 
-const NcclBackend* linked_backend = nullptr;
-
-std::string RankOn(size_t rank, const RankDevice& device) {
-  return "rank " + std::to_string(rank) + " (" + device.host + ")";
-}
+const NcclBackend* linked_backend = nullptr;  // set before main
 
 }  // namespace
 
@@ -51,8 +48,10 @@ void CheckRankDevices(std::span<const RankDevice> devices) {
   for (size_t rank = 0; rank < devices.size(); ++rank) {
     const RankDevice& device = devices[rank];
     if (device.problem.empty()) continue;
-    throw Error(absl::StatusCode::kFailedPrecondition,
-                (all_alike ? "" : RankOn(rank, device) + ": ") + device.problem, device.hint);
+    throw Error(
+        absl::StatusCode::kFailedPrecondition,
+        (all_alike ? "" : absl::StrCat("rank ", rank, " (", device.host, "): ")) + device.problem,
+        device.hint);
   }
   std::map<std::string, size_t> user_of;
   for (size_t rank = 0; rank < devices.size(); ++rank) {
@@ -63,10 +62,9 @@ void CheckRankDevices(std::span<const RankDevice> devices) {
                                  ? device.host
                                  : devices[user->second].host + " (also named " + device.host + ")";
     throw Error(absl::StatusCode::kFailedPrecondition,
-                "ranks " + std::to_string(user->second) + " and " + std::to_string(rank) +
-                    " would share the GPU " + device.bus_id + " of " + host + "; rank " +
-                    std::to_string(rank) + " sees " + std::to_string(device.visible) +
-                    (device.visible == 1 ? " GPU" : " GPUs"),
+                absl::StrCat("ranks ", user->second, " and ", rank, " would share the GPU ",
+                             device.bus_id, " of ", host, "; rank ", rank, " sees ", device.visible,
+                             device.visible == 1 ? " GPU" : " GPUs"),
                 "NCCL needs a GPU for each process: start no more processes on a machine than it "
                 "has GPUs, or compute on the CPU (device cpu, backend gloo)");
   }

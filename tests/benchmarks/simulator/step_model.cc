@@ -7,7 +7,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/reduce/gradient_buckets.h"
-#include "lathe/distributed/reduce/step_record.h"
+#include "lathe/distributed/reduce/reducer.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/nn/arena.h"
 #include "lathe/tests/benchmarks/simulator/recorded_call.h"
