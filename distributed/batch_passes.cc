@@ -83,13 +83,21 @@ struct BatchPasses::Pass {
   PackedShape shape = {};
   bool surplus_was_refused = false;  // true if the last call of `forward` met surplus and failed
 
-  bool has_surplus() const { return shape.sequences != batch.size(); }
-
   Tensor Run(const Tensor& numbers) {
-    const auto inputs = std::make_shared<const DeviceBatch>(DeviceBatch::In(numbers, batch, shape));
-    const Tensor loss = LossOn(inputs);
-    if (scaler != nullptr) scaler->ScaleLossGradient(inputs->grad_seed);
-    Backward(loss, inputs->grad_seed);
+    Batch there = batch;
+    there.on_device = std::make_shared<const DeviceBatch>(DeviceBatch::In(numbers, batch, shape));
+    there.notes = std::make_shared<PassNotes>();
+    const bool has_surplus = shape.sequences != batch.size();
+    surplus_was_refused = has_surplus;
+    const Tensor loss = forward(there);
+    Check(loss.defined() && loss.ndim() == 0 && loss.dtype() == DType::kF32, "step_graphs",
+          "the loss must be one float32");
+    const bool leaves_out = there.notes->loss_without_surplus.lock() == loss.impl();
+    Check(!has_surplus || leaves_out, "step_graphs", "the loss counts surplus sequences");
+    surplus_was_refused = false;
+    facts->leaves_surplus_out = leaves_out;
+    if (scaler != nullptr) scaler->ScaleLossGradient(there.on_device->grad_seed);
+    Backward(loss, there.on_device->grad_seed);
     std::ranges::transform(facts->checked, largest, facts->checked.begin(),
                            [](int64_t a, int64_t b) { return std::max(a, b); });
     return loss;
@@ -99,22 +107,6 @@ struct BatchPasses::Pass {
     surplus_was_refused = false;
     const Tensor loss = forward(batch);
     BackwardFrom(loss, grad_seed, scaler);
-    return loss;
-  }
-
- private:
-  Tensor LossOn(const std::shared_ptr<const DeviceBatch>& inputs) {
-    Batch there = batch;
-    there.on_device = inputs;
-    there.notes = std::make_shared<PassNotes>();
-    surplus_was_refused = has_surplus();
-    Tensor loss = forward(there);
-    Check(loss.defined() && loss.ndim() == 0 && loss.dtype() == DType::kF32, "step_graphs",
-          "the loss must be one float32");
-    const bool leaves_out = there.notes->loss_without_surplus.lock() == loss.impl();
-    Check(!has_surplus() || leaves_out, "step_graphs", "the loss counts surplus sequences");
-    surplus_was_refused = false;
-    facts->leaves_surplus_out = leaves_out;
     return loss;
   }
 };
