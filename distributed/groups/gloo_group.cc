@@ -49,41 +49,51 @@ class GlooGroup : public ProcessGroup {
     watch_.Run("connecting", [&] {
       links_ = LinkMachines(watch_, rank, local_rank, local_world_size, timeout, transfers_);
     });
+    links_.local->SetOnWait([this] { CheckWhileWaiting(); });
     watch_.StartHeartbeat(std::move(life), timeout,
                           [transfers = transfers_] { transfers->BreakOff(); });
     // The store goes with rank 0, and others may still need it to connect.
-    Run("connecting", {.call = Call::kBarrier}, {}, LocalRanks::DataSize::kSmall, [] {});
+    Run("connecting", {.call = Call::kBarrier}, {}, [] {});
   }
 
-  void AllReduce(std::span<float> data, ReduceOp op) override { AllReduceOf<float>(data, op); }
-  void AllReduce(std::span<double> data, ReduceOp op) override { AllReduceOf<double>(data, op); }
-  void AllReduce(std::span<int64_t> data, ReduceOp op) override { AllReduceOf<int64_t>(data, op); }
-  void AllReduceCompressed(std::span<float> data) override {
-    AllReduceOf<BFloat16>(data, ReduceOp::kSum);
+  void AllReduce(std::span<float> data, ReduceOp op) override {
+    ReduceOf<float>(Call::kAllReduce, data, op);
   }
-  void ReduceScatter(std::span<float> data) override { ReduceScatterOf<float>(data); }
-  void ReduceScatterCompressed(std::span<float> data) override { ReduceScatterOf<BFloat16>(data); }
+  void AllReduce(std::span<double> data, ReduceOp op) override {
+    ReduceOf<double>(Call::kAllReduce, data, op);
+  }
+  void AllReduce(std::span<int64_t> data, ReduceOp op) override {
+    ReduceOf<int64_t>(Call::kAllReduce, data, op);
+  }
+  void AllReduceCompressed(std::span<float> data) override {
+    ReduceOf<BFloat16>(Call::kAllReduce, data, ReduceOp::kSum);
+  }
+  void ReduceScatter(std::span<float> data) override {
+    ReduceOf<float>(Call::kReduceScatter, data, ReduceOp::kSum);
+  }
+  void ReduceScatterCompressed(std::span<float> data) override {
+    ReduceOf<BFloat16>(Call::kReduceScatter, data, ReduceOp::kSum);
+  }
 
   bool reads_memory() const override { return links_.layout.num_machines() == 1; }
 
   void ShareMemory(Storage& storage) override {
     if (!reads_memory()) return;
-    Run("share_memory", {.call = Call::kShareMemory}, {}, LocalRanks::DataSize::kSmall,
-        [&] { links_.local->Share(storage, on_wait_); });
+    Run("share_memory", {.call = Call::kShareMemory}, {}, [&] { links_.local->Share(storage); });
   }
 
   std::shared_ptr<const void> ExposeMemory(const std::shared_ptr<Storage>& storage,
                                            int64_t bytes) override {
     std::shared_ptr<const void> exposed;
-    Run("show_memory", {.call = Call::kExposeMemory}, {}, LocalRanks::DataSize::kSmall, [&] {
-      if (links_.local->size() > 1) exposed = links_.local->Expose(storage, bytes, on_wait_);
+    Run("show_memory", {.call = Call::kExposeMemory}, {}, [&] {
+      if (links_.local->size() > 1) exposed = links_.local->Expose(storage, bytes);
     });
     return exposed;
   }
 
   void AllGatherStripes(std::span<float> data, const std::vector<ElementRange>& ranges,
                         const std::vector<ElementRange>& changed) override {
-    Run("all_gather", kGatherStripes, std::as_bytes(data), LocalRanks::DataSize::kLarge,
+    Run("all_gather", kGatherStripes, std::as_bytes(data),
         [&] { GatherStripes<float>(data.data(), ranges, changed, /*parallel=*/true); });
   }
 
@@ -93,7 +103,7 @@ class GlooGroup : public ProcessGroup {
     background_.Begin(data, ranges, [this, values, changed](const ElementRange& range) {
       const std::vector<ElementRange> of_range = Intersection(range, changed);
       if (of_range.empty()) return;
-      RunNow("all_gather", kGatherStripes, std::as_bytes(values), LocalRanks::DataSize::kLarge,
+      RunNow("all_gather", kGatherStripes, std::as_bytes(values),
              [&] { GatherStripes<float>(values.data(), {range}, of_range, /*parallel=*/false); });
     });
   }
@@ -101,19 +111,18 @@ class GlooGroup : public ProcessGroup {
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     CheckGatherSizes(mine, all);
     if (mine.empty()) return;
-    Run("all_gather", {.call = Call::kAllGather}, mine, LocalRanks::DataSizeOf(mine.size()),
-        [&] { Gather(mine, all); });
+    Run("all_gather", {.call = Call::kAllGather}, mine, [&] { Gather(mine, all); });
   }
 
   void Broadcast(std::span<std::byte> data, int root) override {
     CheckRoot(root);
     if (data.empty()) return;
     Run("broadcast", {.call = Call::kBroadcast, .root = root}, data,
-        LocalRanks::DataSizeOf(data.size()), [&] { BroadcastFrom(root, data); });
+        [&] { BroadcastFrom(root, data); });
   }
 
   void Barrier() override {
-    Run("barrier", {.call = Call::kBarrier}, {}, LocalRanks::DataSize::kSmall, [] {});
+    Run("barrier", {.call = Call::kBarrier}, {}, [] {});
   }
 
   void CheckPeers() override { watch_.CheckPeers(); }
@@ -138,23 +147,22 @@ class GlooGroup : public ProcessGroup {
   // Makes a call after those in the background.
   template <typename Body>
   void Run(const char* what, const CallSignature& signature, std::span<const std::byte> data,
-           LocalRanks::DataSize data_size, const Body& body) {
+           const Body& body) {
     background_.WaitForAll();
-    RunNow(what, signature, data, data_size, body);
+    RunNow(what, signature, data, body);
   }
 
   // Makes a call. First all ranks compare what they call and publish their data to the other ranks
   // of their machine. Then they call `body`.
   template <typename Body>
   void RunNow(const char* what, CallSignature signature, std::span<const std::byte> data,
-              LocalRanks::DataSize data_size, const Body& body) {
+              const Body& body) {
     const CollectiveTimes::Call call(times());
     watch_.Run(what, [&] {
       call_start_ = std::chrono::steady_clock::now();
       signature.bytes = data.size();
       signature.sequence = num_calls_++;
-      Differences differences =
-          links_.local->Publish(signature, data.data(), data.size(), data_size, on_wait_);
+      Differences differences = links_.local->Publish(signature, data);
       for (const Channel& channel : links_.channels)
         differences = channel.Agree(signature, differences);
       if (differences != 0) throw SignaturesDiffer(differences);
@@ -164,35 +172,22 @@ class GlooGroup : public ProcessGroup {
 
   // In the calls below values travel between machines as type Wire.
 
+  // Makes a kAllReduce or a kReduceScatter.
   template <typename Wire, typename T>
-  void AllReduceOf(std::span<T> data, ReduceOp op) {
-    const auto combine = op == ReduceOp::kSum   ? Reduce<T, ReduceOp::kSum>
-                         : op == ReduceOp::kMax ? Reduce<T, ReduceOp::kMax>
-                                                : Reduce<T, ReduceOp::kMin>;
-    ReduceOf<Wire>("all_reduce", Call::kAllReduce, data, op, combine, [&] {
-      const ElementRange all = {0, std::ssize(data)};
-      GatherStripes<Wire>(data.data(), {all}, {all}, /*parallel=*/false);
-    });
-  }
-
-  template <typename Wire>
-  void ReduceScatterOf(std::span<float> data) {
-    ReduceOf<Wire>("reduce_scatter", Call::kReduceScatter, data, ReduceOp::kSum,
-                   Reduce<float, ReduceOp::kSum>, [] {});
-  }
-
-  template <typename Wire, typename T, typename Gathering>
-  void ReduceOf(const char* what, Call call, std::span<T> data, ReduceOp op,
-                LocalRanks::Combiner combine, const Gathering& gather) {
+  void ReduceOf(Call call, std::span<T> data, ReduceOp op) {
     if (data.empty()) return;
+    const LocalRanks::Combiner combine = op == ReduceOp::kSum   ? Reduce<T, ReduceOp::kSum>
+                                         : op == ReduceOp::kMax ? Reduce<T, ReduceOp::kMax>
+                                                                : Reduce<T, ReduceOp::kMin>;
     const CallSignature signature = {.call = call,
                                      .dtype = static_cast<int32_t>(DTypeOf<Wire>::value),
                                      .op = static_cast<int32_t>(op)};
-    const LocalRanks::DataSize size = LocalRanks::DataSizeOf(data.size_bytes());
-    Run(what, signature, std::as_bytes(data), size, [&] {
-      if (size == LocalRanks::DataSize::kSmall) return ReduceSmall(data, combine);
+    const bool gathers = call == Call::kAllReduce;
+    Run(gathers ? "all_reduce" : "reduce_scatter", signature, std::as_bytes(data), [&] {
+      if (LocalRanks::IsSmall(data.size_bytes())) return ReduceSmall(data, combine);
       ReduceStripes<Wire>(data, combine);
-      gather();
+      const std::vector<ElementRange> all = {{0, std::ssize(data)}};
+      if (gathers) GatherStripes<Wire>(data.data(), all, all, /*parallel=*/false);
     });
   }
 
@@ -288,9 +283,9 @@ class GlooGroup : public ProcessGroup {
     if (links_.local->size() == 1) return;
     std::vector<int> sources;
     for (int owner = 0; owner < size(); ++owner) sources.push_back(SourceOf(owner));
-    links_.local->WaitForAll(on_wait_);
+    links_.local->WaitForAll();
     links_.local->ReadStripes(sources, ranges, changed, sizeof(T), parallel);
-    links_.local->WaitForAll(on_wait_);
+    links_.local->WaitForAll();
   }
 
   // Returns the place on this machine of the rank that has what comes from rank `owner`.
@@ -316,25 +311,21 @@ class GlooGroup : public ProcessGroup {
     if (links_.local->size() == 1) return;
     // On one machine the ranks have published what each of them gives, and otherwise not yet what
     // they have received.
-    LocalRanks::DataSize data_size = LocalRanks::DataSizeOf(mine.size());
-    if (!reads_memory()) {
-      data_size = LocalRanks::DataSizeOf(all.size());
-      links_.local->Publish({}, all.data(), all.size(), data_size, on_wait_);
-    }
+    if (!reads_memory()) links_.local->Publish({}, all);
     for (int owner = 0; owner < size(); ++owner) {
       const std::span<std::byte> part = part_of(owner);
       if (SourceOf(owner) == links_.local->place()) continue;
       links_.local->Read(SourceOf(owner),
-                         reads_memory() ? 0 : static_cast<size_t>(part.data() - all.data()),
-                         part.data(), part.size());
+                         reads_memory() ? 0 : static_cast<size_t>(part.data() - all.data()), part);
     }
-    if (data_size == LocalRanks::DataSize::kLarge) links_.local->WaitForAll(on_wait_);
+    const size_t published = reads_memory() ? mine.size() : all.size();
+    if (!LocalRanks::IsSmall(published)) links_.local->WaitForAll();
   }
 
   // Small data travels whole through each channel, and large data in as many parts as there are
   // channels.
   void BroadcastFrom(int root, std::span<std::byte> data) {
-    const bool is_small = LocalRanks::DataSizeOf(data.size()) == LocalRanks::DataSize::kSmall;
+    const bool is_small = LocalRanks::IsSmall(data.size());
     const int machine = links_.layout.MachineOf(rank()), home = links_.layout.MachineOf(root);
     const auto part_of = [&](int channel) {
       const ElementRange all = {0, std::ssize(data)};
@@ -344,9 +335,8 @@ class GlooGroup : public ProcessGroup {
       return data.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size()));
     };
     const auto read = [&](int place, ElementRange part) {
-      if (rank() == root) return;
-      links_.local->Read(place, static_cast<size_t>(part.begin), bytes_of(part).data(),
-                         static_cast<size_t>(part.size()));
+      if (rank() != root)
+        links_.local->Read(place, static_cast<size_t>(part.begin), bytes_of(part));
     };
     for (size_t i = 0; i < links_.channels.size(); ++i) {
       const ElementRange part = part_of(links_.carried[i]);
@@ -354,13 +344,13 @@ class GlooGroup : public ProcessGroup {
       links_.channels[i].Broadcast(bytes_of(part), home);
     }
     if (is_small || links_.local->size() == 1) return;
-    if (machine != home) links_.local->WaitForAll(on_wait_);
+    if (machine != home) links_.local->WaitForAll();
     for (int channel = 0; channel < links_.layout.num_channels(); ++channel) {
       const int carrier = links_.layout.CarrierOf(channel, machine);
       if (carrier == links_.local->place()) continue;
       read(machine == home ? links_.layout.PlaceOf(root) : carrier, part_of(channel));
     }
-    links_.local->WaitForAll(on_wait_);
+    links_.local->WaitForAll();
   }
 
   // Throws if a rank is lost or the time is up. Ranks of one machine call it while they wait for
@@ -382,8 +372,7 @@ class GlooGroup : public ProcessGroup {
   MachineLinks links_;
   uint64_t num_calls_ = 0;
   std::chrono::steady_clock::time_point call_start_;  // of the call that is being made
-  const LocalRanks::OnWait on_wait_ = [this] { CheckWhileWaiting(); };
-  BackgroundGathers background_{times()};  // destroyed first
+  BackgroundGathers background_{times()};             // destroyed first
 };
 
 }  // namespace

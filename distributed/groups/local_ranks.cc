@@ -1,8 +1,6 @@
 #include "lathe/distributed/groups/local_ranks.h"
 
 #include <linux/futex.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -14,11 +12,7 @@
 #include <cstring>
 #include <exception>
 #include <stdexcept>
-#include <utility>
 #include <vector>
-
-#include "lathe/core/pages.h"
-#include "lathe/distributed/groups/local_ranks_internal.h"
 
 namespace lathe {
 namespace {
@@ -51,67 +45,12 @@ void ReadFrom(pid_t pid, std::span<iovec> from, std::span<iovec> to) {
   }
 }
 
-void ReadFrom(pid_t pid, const char* from, void* to, size_t size) {
-  iovec theirs = {const_cast<char*>(from), size}, mine = {to, size};
-  if (size > 0) ReadFrom(pid, std::span(&theirs, 1), std::span(&mine, 1));
-}
-
-bool CanRead(pid_t pid, const uint64_t* from, uint64_t expected) {
-  try {
-    uint64_t value = 0;
-    ReadFrom(pid, reinterpret_cast<const char*>(from), &value, sizeof value);
-    return value == expected;
-  } catch (const std::runtime_error&) {
-    return false;
-  }
-}
-
 }  // namespace
 
-LocalRanks::Newcomer::Newcomer(int num_ranks) : num_ranks_(num_ranks) {
-  // Where the kernel lets a process read only its descendants' memory, this lets all processes of
-  // the same user read this one's.
-  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-  // A value by which others recognise this process: in another container, another process may have
-  // the same process id.
-  mark_ = (static_cast<uint64_t>(getpid()) << 32) ^
-          reinterpret_cast<uintptr_t>(&mark_) * 0x9E3779B97F4A7C15u;
-  hello_ = {getpid(), -1, &mark_, mark_};
-  if (num_ranks == 0) return;
-  const MemoryFile made =
-      MakeMemoryFile("lathe ranks", num_ranks * static_cast<int64_t>(sizeof(Slot)));
-  hello_.file = made.file;
-  pages_ = made.pages;
-}
-
-LocalRanks::Newcomer::~Newcomer() {
-  if (hello_.file >= 0) close(hello_.file);
-  if (pages_ != nullptr) munmap(pages_, static_cast<size_t>(num_ranks_) * sizeof(Slot));
-}
-
-std::unique_ptr<LocalRanks> LocalRanks::Newcomer::Meet(const std::vector<Hello>& hellos,
-                                                       int place) {
-  for (const Hello& other : hellos) {
-    if (!CanRead(other.pid, other.at, other.mark)) return nullptr;
-  }
-  const size_t bytes = hellos.size() * sizeof(Slot);
-  char* const pages = place == 0
-                          ? std::exchange(pages_, nullptr)
-                          : MapFileOf(hellos[0].pid, hellos[0].file, static_cast<int64_t>(bytes));
-  if (pages == nullptr) return nullptr;
-  std::unique_ptr<LocalRanks> local(new LocalRanks(place, static_cast<int>(hellos.size())));
-  auto* const slots = reinterpret_cast<Slot*>(pages);  // all zeros at first
-  local->slots_ = {slots, hellos.size()};
-  local->slots_[static_cast<size_t>(place)].pid = hello_.pid;
-  return local;
-}
-
-LocalRanks::~LocalRanks() { munmap(slots_.data(), slots_.size_bytes()); }
-
-void LocalRanks::WaitForAll(const OnWait& on_wait) {
+void LocalRanks::WaitForAll() {
   constexpr int kSpins = 2000;  // about 20 microseconds
   const timespec pause = {.tv_sec = 0, .tv_nsec = 50'000'000};
-  std::atomic<uint32_t>& mine = slots_[static_cast<size_t>(place_)].stage;
+  std::atomic<uint32_t>& mine = SlotOf(place_).stage;
   mine.store(++stage_, std::memory_order_release);
   Futex(mine, FUTEX_WAKE, INT32_MAX, nullptr);
   // The counters wrap around, so only their difference counts.
@@ -127,7 +66,7 @@ void LocalRanks::WaitForAll(const OnWait& on_wait) {
       Futex(slot.stage, FUTEX_WAIT, stage, &pause);
       if (slot.stage.load(std::memory_order_acquire) != stage) continue;
       try {
-        on_wait();
+        on_wait_();
       } catch (...) {
         // A rank that has done its part may have ended since. If the awaited rank has reached this
         // stage by now, the call can go on.
@@ -137,52 +76,46 @@ void LocalRanks::WaitForAll(const OnWait& on_wait) {
   }
 }
 
-const LocalRanks::Part& LocalRanks::PartOf(int place) const {
-  return slots_[static_cast<size_t>(place)].parts[turn_];
-}
-
-Differences LocalRanks::Publish(const CallSignature& signature, const void* data, size_t bytes,
-                                DataSize size, const OnWait& on_wait) {
+Differences LocalRanks::Publish(const CallSignature& signature, std::span<const std::byte> data) {
   turn_ ^= 1;
-  data_ = static_cast<char*>(const_cast<void*>(data));
-  is_small_ = size == DataSize::kSmall;
-  Part& mine = slots_[static_cast<size_t>(place_)].parts[turn_];
+  data_ = reinterpret_cast<char*>(const_cast<std::byte*>(data.data()));
+  is_small_ = IsSmall(data.size()) && signature.call != Call::kAllGatherStripes;
+  Part& mine = SlotOf(place_).parts[turn_];
   mine.data = data_;
   mine.signature = signature;
-  PublishLocation(mine, data_, bytes);
-  if (is_small_ && bytes > 0) std::memcpy(mine.small, data, bytes);
-  WaitForAll(on_wait);
+  PublishLocation(mine, data.size());
+  if (is_small_ && !data.empty()) std::memcpy(mine.small, data.data(), data.size());
+  WaitForAll();
   Differences differences = 0;
-  for (int place = 0; place < size_; ++place)
+  for (int place = 0; place < size(); ++place)
     differences |= Compare(PartOf(place).signature, signature);
   return differences;
 }
 
-void LocalRanks::Read(int place, size_t at, void* to, size_t bytes) const {
+void LocalRanks::Read(int place, size_t at, std::span<std::byte> to) const {
+  if (to.empty()) return;
+  const Part& part = PartOf(place);
   if (is_small_) {
-    std::memcpy(to, PartOf(place).small + at, bytes);
+    std::memcpy(to.data(), part.small + at, to.size());
   } else {
-    ReadFrom(slots_[static_cast<size_t>(place)].pid, PartOf(place).data + at, to, bytes);
+    iovec theirs = {const_cast<char*>(part.data) + at, to.size()}, mine = {to.data(), to.size()};
+    ReadFrom(SlotOf(place).pid, std::span(&theirs, 1), std::span(&mine, 1));
   }
 }
 
 void LocalRanks::Combine(ElementRange range, size_t element_size, Combiner combine) {
   constexpr size_t kChunkBytes = 256 << 10;  // stays in the level 2 cache
-  alignas(64) static thread_local char chunk[kChunkBytes];
+  alignas(64) static thread_local std::byte chunk[kChunkBytes];
   const size_t end = static_cast<size_t>(range.end);
   for (size_t at = static_cast<size_t>(range.begin); at < end;) {
     const size_t count = std::min(end - at, kChunkBytes / element_size);
     char* const own = data_ + at * element_size;
-    for (int place = 0; place < size_; ++place) {
+    for (int place = 0; place < size(); ++place) {
       if (place == place_) continue;
-      const char* theirs = ViewOf(place);
-      if (theirs != nullptr) {
-        theirs += at * element_size;
-      } else {
-        Read(place, at * element_size, chunk, count * element_size);
-        theirs = chunk;
-      }
-      combine(own, own, theirs, count);
+      const char* const view = ViewOf(place);
+      if (view == nullptr) Read(place, at * element_size, {chunk, count * element_size});
+      combine(own, own, view == nullptr ? static_cast<void*>(chunk) : view + at * element_size,
+              count);
     }
     at += count;
   }
@@ -190,12 +123,13 @@ void LocalRanks::Combine(ElementRange range, size_t element_size, Combiner combi
 
 void LocalRanks::CombineSmall(size_t num_elements, size_t element_size, Combiner combine) {
   // Each rank's stripe is added up in the order in which Combine does it there.
-  for (int owner = 0; owner < size_; ++owner) {
-    const ElementRange stripe = StripeOfRank({0, static_cast<int64_t>(num_elements)}, owner, size_);
+  for (int owner = 0; owner < size(); ++owner) {
+    const ElementRange stripe =
+        StripeOfRank({0, static_cast<int64_t>(num_elements)}, owner, size());
     const size_t at = static_cast<size_t>(stripe.begin) * element_size;
     const size_t count = static_cast<size_t>(stripe.size());
     std::memcpy(data_ + at, PartOf(owner).small + at, count * element_size);
-    for (int place = 0; place < size_; ++place) {
+    for (int place = 0; place < size(); ++place) {
       if (place != owner) combine(data_ + at, data_ + at, PartOf(place).small + at, count);
     }
   }
@@ -274,7 +208,7 @@ void LocalRanks::ReadStripes(const std::vector<int>& sources,
         piece.iov_base = const_cast<char*>(PartOf(read.from).data) +
                          (static_cast<char*>(piece.iov_base) - data_);
       }
-      ReadFrom(slots_[static_cast<size_t>(read.from)].pid, theirs, mine);
+      ReadFrom(SlotOf(read.from).pid, theirs, mine);
     } catch (...) {
 #pragma omp critical
       error = std::current_exception();

@@ -1,21 +1,23 @@
 // The ranks of one machine, which read each other's memory. They add up data about three times as
 // fast as over TCP.
 //
-//   Differences differences = ranks.Publish(signature, data, bytes, LocalRanks::kLarge, on_wait);
+//   ranks.SetOnWait(check_that_all_live);
+//   Differences differences = ranks.Publish(signature, data);
 //   ranks.Combine(own_stripe, sizeof(float), add);  // reads the other ranks' data
-//   ranks.WaitForAll(on_wait);
-//   ranks.Read(place, offset, to, size);            // from what that rank has published
-//   ranks.WaitForAll(on_wait);                      // nobody reads this rank's data any more
+//   ranks.WaitForAll();
+//   ranks.Read(place, offset, to);                  // from what that rank has published
+//   ranks.WaitForAll();                             // nobody reads this rank's data any more
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/base/element_range.h"
@@ -23,6 +25,25 @@
 #include "lathe/distributed/groups/call_signature.h"
 
 namespace lathe {
+
+// Pages that the last owner unmaps.
+struct Unmap {
+  size_t bytes = 0;
+  void operator()(char* pages) const;
+};
+using MappedPages = std::unique_ptr<char, Unmap>;
+
+// A memory file that others map, and its pages here. Others can map it as long as the object lives.
+struct SharedFile {
+  // Begins with the contents of `from`, unless that is null. Without bytes there is no file.
+  SharedFile(const char* name, int64_t bytes, const Storage* from = nullptr);
+  ~SharedFile();
+  SharedFile(const SharedFile&) = delete;
+  SharedFile& operator=(const SharedFile&) = delete;
+
+  int file = -1;      // negative if there is no room
+  MappedPages pages;  // null if there is no room
+};
 
 class LocalRanks {
  public:
@@ -38,9 +59,6 @@ class LocalRanks {
    public:
     // `num_ranks`: of the machine, if this rank is its first, else 0.
     explicit Newcomer(int num_ranks);
-    ~Newcomer();
-    Newcomer(const Newcomer&) = delete;
-    Newcomer& operator=(const Newcomer&) = delete;
     const Hello& hello() const { return hello_; }
     // `hellos` are those of the machine's ranks, in the order of their places. Returns null if this
     // rank can't read the memory of all, as in separate containers or under a kernel that forbids
@@ -48,38 +66,30 @@ class LocalRanks {
     std::unique_ptr<LocalRanks> Meet(const std::vector<Hello>& hellos, int place);
 
    private:
-    uint64_t mark_;
-    Hello hello_;
-    int num_ranks_;
-    char* pages_ = nullptr;
+    SharedFile slots_;
+    const uint64_t mark_;
+    const Hello hello_;
   };
 
-  ~LocalRanks();
-  LocalRanks(const LocalRanks&) = delete;
-  LocalRanks& operator=(const LocalRanks&) = delete;
-
   int place() const { return place_; }
-  int size() const { return size_; }
+  int size() const { return static_cast<int>(slots_.size()); }
 
   // All waits call `on_wait` at intervals while other ranks are late; it may throw.
-  using OnWait = std::function<void()>;
+  void SetOnWait(std::function<void()> on_wait) { on_wait_ = std::move(on_wait); }
   // to[i] = the reduction of a[i] and b[i], for `n` elements.
   using Combiner = void (*)(void* to, const void* a, const void* b, size_t n);
 
-  // Data of up to this size may be published as small. Publish copies it into memory that all ranks
-  // share, so it may change at once.
+  // Data of up to 8 KiB is small. Publish copies it into memory that all ranks share, so it may
+  // change at once.
   static constexpr size_t kSmallBytes = 8 << 10;
-  enum class DataSize { kSmall, kLarge };
-  static DataSize DataSizeOf(size_t bytes) {
-    return bytes <= kSmallBytes ? DataSize::kSmall : DataSize::kLarge;
-  }
+  static constexpr bool IsSmall(size_t bytes) { return bytes <= kSmallBytes; }
 
   // Lets the others read this rank's data, and returns when all ranks have published theirs, and so
-  // have finished what they did before. Returns in what the ranks' signatures differ.
-  Differences Publish(const CallSignature& signature, const void* data, size_t bytes, DataSize size,
-                      const OnWait& on_wait);
+  // have finished what they did before. Returns in what the ranks' signatures differ. What a
+  // kAllGatherStripes publishes counts as large: ReadStripes reads it where it lies.
+  Differences Publish(const CallSignature& signature, std::span<const std::byte> data);
   // Returns when all ranks have called it.
-  void WaitForAll(const OnWait& on_wait);
+  void WaitForAll();
 
   // The calls below read what ranks have published last. Ranks must not change what others read.
 
@@ -88,33 +98,55 @@ class LocalRanks {
   void Combine(ElementRange range, size_t element_size, Combiner combine);
   // Sets all of this rank's small data to the reduction, with the same bits on each rank.
   void CombineSmall(size_t num_elements, size_t element_size, Combiner combine);
-  void Read(int place, size_t at, void* to, size_t bytes) const;
+  void Read(int place, size_t at, std::span<std::byte> to) const;
   // Reads, into this rank's data, stripes of `ranges` where they are in `changed`. `sources[r]` is
   // the place of the rank that has the stripes of rank r. With `parallel` all OpenMP threads read.
   void ReadStripes(const std::vector<int>& sources, const std::vector<ElementRange>& ranges,
                    const std::vector<ElementRange>& changed, size_t element_size, bool parallel);
 
-  // Defined in local_ranks_mapping.cc.
   // The storage's bytes become those of the first rank, in memory that all ranks map (see
   // ProcessGroup::ShareMemory).
-  void Share(Storage& storage, const OnWait& on_wait);
+  void Share(Storage& storage);
   // See ProcessGroup::ExposeMemory.
-  std::shared_ptr<const void> Expose(const std::shared_ptr<Storage>& storage, int64_t bytes,
-                                     const OnWait& on_wait);
+  std::shared_ptr<const void> Expose(const std::shared_ptr<Storage>& storage, int64_t bytes);
 
  private:
-  struct Part;
-  struct Slot;
-  struct ExposedMemory;
-  LocalRanks(int place, int size) : place_(place), size_(size) {}
-  const Part& PartOf(int place) const;
-  void PublishLocation(Part& part, const char* data, size_t bytes) const;
+  // What a rank has published.
+  struct alignas(64) Part {
+    const char* data;
+    CallSignature signature;
+    // If the data lies in memory that the rank exposes: that memory's ExposedMemory::id, and the
+    // data's offset in it, in bytes. Otherwise `exposed` is 0.
+    uint64_t exposed, begin;
+    alignas(64) std::byte small[kSmallBytes];
+  };
+  // A rank's state, which all ranks read. `stage` counts up without end. A rank uses its two parts
+  // in turn. It may publish the next time while others still read its part, but not the time after.
+  struct alignas(64) Slot {
+    std::atomic<uint32_t> stage;
+    pid_t pid;
+    Part parts[2];
+  };
+  // Memory that this rank exposes to the others, and its views of the memory that they expose.
+  struct ExposedMemory {
+    uint64_t id;  // the same on all ranks, counted from 1
+    std::weak_ptr<Storage> storage;
+    size_t bytes;
+    std::vector<MappedPages> views;  // by place; null for this one
+  };
+
+  LocalRanks(int place, size_t size, MappedPages pages);
+  Slot& SlotOf(int place) const { return slots_[static_cast<size_t>(place)]; }
+  const Part& PartOf(int place) const { return SlotOf(place).parts[turn_]; }
+  void PublishLocation(Part& part, size_t bytes) const;
   const char* ViewOf(int place) const;
   template <typename T>
-  std::vector<T> GatherEach(const T& mine, const OnWait& on_wait);
+  std::vector<T> GatherEach(const T& mine);
 
-  int place_, size_;
+  int place_;
+  MappedPages pages_;      // of slots_
   std::span<Slot> slots_;  // one for each rank, in memory that all ranks share
+  std::function<void()> on_wait_;
   uint32_t stage_ = 0;
   size_t turn_ = 0;       // the index of the part (Slot::parts) that ranks use now
   char* data_ = nullptr;  // what this rank has published last

@@ -255,7 +255,7 @@ class RankRecorder {
   }
 
   static bool IsSmall(int64_t bytes) {
-    return LocalRanks::DataSizeOf(static_cast<size_t>(bytes)) == LocalRanks::DataSize::kSmall;
+    return LocalRanks::IsSmall(static_cast<size_t>(bytes));
   }
 
  private:
