@@ -7,10 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
+#include "lathe/core/base/philox.h"
 #include "lathe/distributed/groups/peer_sockets.h"
+#include "lathe/distributed/rendezvous/machine.h"
 #include "lathe/distributed/rendezvous/network.h"
 
 namespace lathe {
@@ -80,20 +83,24 @@ class ConnectedPair : public tcp::Pair {
   }
 };
 
+// The longest time of Gloo's waits, which ActiveTransfers ends. Gloo counts time in which a process
+// is stopped.
+constexpr Milliseconds kNoLimit = std::chrono::hours(24 * 365);
+
 // A transport of Gloo's with such connections and buffers.
 class WatchedTransport : public tcp::Context {
  public:
   WatchedTransport(std::shared_ptr<tcp::Device> device, const GlooMembership& membership,
-                   Milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers)
+                   std::shared_ptr<ActiveTransfers> transfers)
       : tcp::Context(std::move(device), membership.member,
                      static_cast<int>(membership.ranks.size())),
         transfers_(std::move(transfers)) {
-    setTimeout(timeout);
+    setTimeout(kNoLimit);
   }
   void Connect(int other, Socket socket) {
     std::unique_ptr<ConnectedPair> pair;
     do {
-      pair = std::make_unique<ConnectedPair>(this, device_.get(), other, getTimeout());
+      pair = std::make_unique<ConnectedPair>(this, device_.get(), other, kNoLimit);
     } while (!pair->StopListening());
     pair->Use(std::move(socket));
     pairs_[static_cast<size_t>(other)] = std::move(pair);
@@ -114,17 +121,13 @@ class WatchedTransport : public tcp::Context {
 class ConnectedContext : public gloo::Context {
  public:
   ConnectedContext(std::shared_ptr<gloo::transport::Device> device,
-                   std::shared_ptr<WatchedTransport> transport, Milliseconds timeout)
+                   std::shared_ptr<WatchedTransport> transport)
       : gloo::Context(transport->rank, transport->size) {
     device_ = std::move(device);
     transportContext_ = std::move(transport);
-    setTimeout(timeout);
+    setTimeout(kNoLimit);
   }
 };
-
-// The longest time of Gloo's waits, which ActiveTransfers ends. Gloo counts time in which a process
-// is stopped.
-constexpr Milliseconds kNoLimit = std::chrono::hours(24 * 365);
 
 void Abort(Buffer* buffer) {
   buffer->abortWaitSend();
@@ -136,6 +139,44 @@ PeerListener ListenForPeers(const std::string& host) try {
   return PeerListener(host, ReadPortRange());
 } catch (const Error& e) {
   throw OwnFault(e.message() + (e.hint().empty() ? "" : "; " + e.hint()));
+}
+
+std::vector<Introduction> Introduce(PeerWatch& watch, const Introduction& mine,
+                                    Milliseconds timeout) {
+  std::vector<Introduction> all;
+  for (const std::string& theirs : watch.Exchange(
+           Introduction::kKey, {reinterpret_cast<const char*>(&mine), sizeof mine}, timeout)) {
+    if (theirs.size() != sizeof mine) throw CallsDiffer();
+    std::memcpy(&all.emplace_back(), theirs.data(), sizeof mine);
+  }
+  return all;
+}
+
+// Sets the layout and the local ranks.
+void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, int rank, int local_rank,
+                    int local_world_size, Milliseconds timeout) {
+  LocalRanks::Newcomer newcomer(local_rank == 0 ? local_world_size : 0);
+  const std::vector<Introduction> all = Introduce(
+      watch, {{HashName(HostName()), local_rank, local_world_size}, newcomer.hello()}, timeout);
+  std::vector<RankPlacement> placements;
+  for (const Introduction& each : all) placements.push_back(each.placement);
+  links.layout = MachineLayout(placements);
+  std::vector<LocalRanks::Hello> hellos;
+  for (const int other : links.layout.RanksOf(links.layout.MachineOf(rank)))
+    hellos.push_back(all[static_cast<size_t>(other)].hello);
+  const bool is_alone = hellos.size() == 1;
+  if (!is_alone) links.local = newcomer.Meet(hellos, links.layout.PlaceOf(rank));
+  // Each rank tells whether it can read the others' memory. All ranks of a machine must.
+  const std::vector<std::string> met =
+      watch.Exchange(Introduction::kMet, is_alone || links.local != nullptr ? "1" : "0", timeout);
+  links.layout.SplitUnless([&](const std::vector<int>& ranks) {
+    return std::ranges::all_of(ranks,
+                               [&](int each) { return met[static_cast<size_t>(each)] == "1"; });
+  });
+  if (links.layout.RanksOf(links.layout.MachineOf(rank)).size() > 1) return;
+  LocalRanks::Newcomer alone(1);
+  links.local = alone.Meet({alone.hello()}, 0);
+  if (links.local == nullptr) throw OwnFault("there is no memory to share with other processes");
 }
 
 }  // namespace
@@ -172,7 +213,7 @@ std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
   std::vector<std::shared_ptr<WatchedTransport>> transports;
   int awaited = 0;
   for (const GlooMembership& mine : memberships) {
-    transports.push_back(std::make_shared<WatchedTransport>(device, mine, kNoLimit, transfers));
+    transports.push_back(std::make_shared<WatchedTransport>(device, mine, transfers));
     for (int other = 0; other < mine.member; ++other) {
       const std::string& address =
           addresses[static_cast<size_t>(mine.ranks[static_cast<size_t>(other)])];
@@ -199,8 +240,36 @@ std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
   }
   std::vector<std::shared_ptr<gloo::Context>> contexts;
   for (const auto& transport : transports)
-    contexts.push_back(std::make_shared<ConnectedContext>(device, transport, kNoLimit));
+    contexts.push_back(std::make_shared<ConnectedContext>(device, transport));
   return contexts;
+}
+
+MachineLinks LinkMachines(PeerWatch& watch, int rank, int local_rank, int local_world_size,
+                          Milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers) {
+  MachineLinks links;
+  MeetLocalRanks(links, watch, rank, local_rank, local_world_size, timeout);
+  const MachineLayout& layout = links.layout;
+  const int machine = layout.MachineOf(rank);
+  std::vector<GlooMembership> memberships;
+  links.carried = layout.ChannelsOf(rank);
+  for (const int channel : links.carried) {
+    memberships.push_back({channel, machine, {}});
+    for (int other = 0; other < layout.num_machines(); ++other) {
+      const int place = layout.CarrierOf(channel, other);
+      memberships.back().ranks.push_back(layout.RankAt(other, place));
+    }
+  }
+  if (layout.num_machines() == 1) {
+    links.channels.emplace_back(nullptr);
+    return links;
+  }
+  // The store knows this rank's address once all ranks have joined.
+  std::string host = watch.store().local_host();
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  if (const auto chosen = SocketInterfaceAddress(is_ipv6)) host = *chosen;
+  for (auto& context : ConnectGloo(watch, memberships, host, timeout, std::move(transfers)))
+    links.channels.emplace_back(std::move(context));
+  return links;
 }
 
 }  // namespace lathe

@@ -15,7 +15,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/background_gathers.h"
 #include "lathe/distributed/groups/call_signature.h"
-#include "lathe/distributed/groups/machine_links.h"
+#include "lathe/distributed/groups/gloo_connect.h"
 #include "lathe/distributed/groups/stripe_message.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 

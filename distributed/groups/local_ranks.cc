@@ -56,13 +56,13 @@ void LocalRanks::WaitForAll() {
   // The counters wrap around, so only their difference counts.
   const auto passed = [this](uint32_t other) { return static_cast<int32_t>(other - stage_) >= 0; };
   for (Slot& slot : slots_) {
-    for (int i = 0; !passed(slot.stage.load(std::memory_order_acquire)); ++i) {
+    for (int i = 0;; ++i) {
+      const uint32_t stage = slot.stage.load(std::memory_order_acquire);
+      if (passed(stage)) break;
       if (i < kSpins) {
         __builtin_ia32_pause();
         continue;
       }
-      const uint32_t stage = slot.stage.load(std::memory_order_acquire);
-      if (passed(stage)) break;
       Futex(slot.stage, FUTEX_WAIT, stage, &pause);
       if (slot.stage.load(std::memory_order_acquire) != stage) continue;
       try {
