@@ -47,17 +47,17 @@ TEST(RankClock, MeasuresWorkAndWaitsApart) {
   EXPECT_EQ(clock.costs().num_steps, 0);
   clock.Begin(times);
   {
-    const CollectiveTimes::Call call(times);
+    const auto call = times.MeasureCall();
     Sleep(300);
   }
   std::thread background([&] {
     CollectiveTimes::SetInBackground();
-    const CollectiveTimes::Call call(times);
+    const auto call = times.MeasureCall();
     Sleep(200);
   });
   Sleep(50);
   {
-    const CollectiveTimes::Wait wait(times);
+    const auto wait = times.MeasureWait();
     background.join();
   }
   const double own = clock.OwnSeconds();

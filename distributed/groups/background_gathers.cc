@@ -41,7 +41,7 @@ class BackgroundGathers::Work : public Arrivals {
     if (num_left_ <= index) return;  // it has come, and so have all behind it
     std::unique_lock lock(mutex_);
     if (num_left_ > index && error_ == nullptr) {
-      const CollectiveTimes::Wait wait(times_);
+      const auto wait = times_.MeasureWait();
       changed_.wait(lock, [&] { return num_left_ <= index || error_ != nullptr; });
     }
     if (num_left_ > index) std::rethrow_exception(error_);
@@ -78,7 +78,7 @@ void BackgroundGathers::Begin(const Tensor& data, std::vector<ElementRange> rang
 void BackgroundGathers::WaitForAll() {
   if (!last_.valid() || last_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
     return;
-  const CollectiveTimes::Wait wait(times_);
+  const auto wait = times_.MeasureWait();
   last_.wait();
 }
 

@@ -1,6 +1,8 @@
 // Measures how long a rank's collectives take, and how much of that time its computation hides.
 #pragma once
 
+#include <absl/cleanup/cleanup.h>
+
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -23,37 +25,22 @@ class CollectiveTimes {
     return {seconds_.all, std::clamp(seconds_.hidden, 0.0, seconds_.all)};
   }
 
-  // Measures one collective of the calling thread, for as long as the object lives.
-  class Call {
-   public:
-    explicit Call(CollectiveTimes& times) : times_(times) {}
-    ~Call() {
-      const double seconds = times_.SecondsSince(start_);
-      times_.Add({seconds, is_in_background_ ? seconds : 0});
-    }
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
-
-   private:
-    CollectiveTimes& times_;
-    const Clock::time_point start_ = Clock::now();
-  };
   // Says that the calling thread's collectives go on beside the computation from now on.
   static void SetInBackground() { is_in_background_ = true; }
-  // Measures a wait for such collectives, if it is the computing thread's.
-  class Wait {
-   public:
-    explicit Wait(CollectiveTimes& times) : times_(times) {}
-    ~Wait() {
-      if (!is_in_background_) times_.Add({0, -times_.SecondsSince(start_)});
-    }
-    Wait(const Wait&) = delete;
-    Wait& operator=(const Wait&) = delete;
 
-   private:
-    CollectiveTimes& times_;
-    const Clock::time_point start_ = Clock::now();
-  };
+  // Measures one collective of the calling thread, for as long as the returned object lives.
+  auto MeasureCall() {
+    return absl::Cleanup([this, start = Clock::now()] {
+      const double seconds = SecondsSince(start);
+      Add({seconds, is_in_background_ ? seconds : 0});
+    });
+  }
+  // Measures likewise a wait for collectives in the background, if it is the computing thread's.
+  auto MeasureWait() {
+    return absl::Cleanup([this, start = Clock::now()] {
+      if (!is_in_background_) Add({0, -SecondsSince(start)});
+    });
+  }
 
  private:
   static double SecondsSince(Clock::time_point start) {

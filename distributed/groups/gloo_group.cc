@@ -157,7 +157,7 @@ class GlooGroup : public ProcessGroup {
   template <typename Body>
   void RunNow(const char* what, CallSignature signature, std::span<const std::byte> data,
               const Body& body) {
-    const CollectiveTimes::Call call(times());
+    const auto call = times().MeasureCall();
     watch_.Run(what, [&] {
       call_start_ = std::chrono::steady_clock::now();
       signature.bytes = data.size();

@@ -84,7 +84,7 @@ class HostTransport : public GradientTransport {
 
   std::vector<StepRecord> Finish(const StepRecord& mine) override {
     if (thread_.joinable()) {
-      const CollectiveTimes::Wait wait(group_->times());
+      const auto wait = group_->times().MeasureWait();
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return error_ || done_ >= sent_; });
       if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
