@@ -4,7 +4,8 @@
 #include <gloo/broadcast.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include <algorithm>
+#include <array>
+#include <bit>
 #include <deque>
 #include <utility>
 
@@ -12,6 +13,7 @@ namespace lathe {
 namespace {
 
 constexpr uint64_t kSlot = uint64_t{0x7f} << 56;  // Gloo's own slots are below
+constexpr size_t kReceivesAhead = 4;
 
 }  // namespace
 
@@ -38,14 +40,13 @@ Differences Channel::Agree(const CallSignature& signature, Differences known) co
   // After the round of distance d, a member knows of the 2 d - 1 members before it. A message
   // longer than the receiver expects would make Gloo end the process, on one of its own threads. So
   // nothing else may travel before all agree.
-  std::vector<Word> theirs;
-  for (int distance = 1; distance < size(); distance *= 2) theirs.emplace_back();
+  const int num_rounds = std::bit_width(static_cast<unsigned>(size() - 1));
+  std::vector<Word> theirs(static_cast<size_t>(num_rounds)), mine(theirs.size());
   std::vector<Buffer> received, sent;
   for (size_t round = 0; round < theirs.size(); ++round) {
     received.push_back(
         Receive(std::as_writable_bytes(std::span(&theirs[round], 1)), Neighbour(-(1 << round))));
   }
-  std::vector<Word> mine(theirs.size());
   for (size_t round = 0; round < theirs.size(); ++round) {
     mine[round] = {signature, known};
     sent.push_back(Send(std::as_bytes(std::span(&mine[round], 1)), Neighbour(1 << round)));
@@ -63,11 +64,13 @@ void Channel::Run(const Exchange& exchange) const {
     Buffer buffer;
   };
   std::deque<Part> parts;
+  std::array<std::vector<std::byte>, kReceivesAhead> rooms;
   int posted = 0;
   const auto post = [&] {
-    while (posted + 1 < size() && std::ssize(parts) < kReceivesAhead) {
+    while (posted + 1 < size() && parts.size() < kReceivesAhead) {
       const int from = Neighbour(-++posted);
-      const std::span<std::byte> bytes = exchange.incoming(from);
+      const std::span<std::byte> bytes =
+          exchange.incoming(from, rooms[static_cast<size_t>(posted) % kReceivesAhead]);
       parts.push_back({from, bytes, Receive(bytes, from)});
     }
   };

@@ -33,17 +33,15 @@ class Channel {
   // know of. Takes log2(size) rounds, and returns when all members have called it.
   Differences Agree(const CallSignature& signature, Differences known) const;
 
-  // Sends `Outgoing(m)` to each other member m and receives `Incoming(m)` from it. Neither may be
-  // needed before `Incoming(m)` has returned: both are called late. Empty parts don't travel; both
-  // sides must know. Incoming may return the memory of an earlier part for which Arrived has
-  // returned.
+  // Sends `outgoing(m)` to each other member m and receives `incoming(m, room)` from it. Neither
+  // may be needed before `incoming(m, room)` has returned: both are called late. Empty parts don't
+  // travel; both sides must know. A part may be received in `room`, memory of this call's that is
+  // the part's own until `arrived` has returned.
   struct Exchange {
     std::function<std::span<const std::byte>(int member)> outgoing;
-    std::function<std::span<std::byte>(int member)> incoming;
+    std::function<std::span<std::byte>(int member, std::vector<std::byte>& room)> incoming;
     std::function<void(int member, std::span<std::byte> part)> arrived;
   };
-  // The most parts that Incoming has returned and Arrived has not been called for.
-  static constexpr int kReceivesAhead = 4;
   void Run(const Exchange& exchange) const;
 
   // data = that of member `root`.

@@ -129,11 +129,6 @@ class ConnectedContext : public gloo::Context {
   }
 };
 
-void Abort(Buffer* buffer) {
-  buffer->abortWaitSend();
-  buffer->abortWaitRecv();
-}
-
 // What a rank that listens can't do is its own fault.
 PeerListener ListenForPeers(const std::string& host) try {
   return PeerListener(host, ReadPortRange());
@@ -141,31 +136,28 @@ PeerListener ListenForPeers(const std::string& host) try {
   throw OwnFault(e.message() + (e.hint().empty() ? "" : "; " + e.hint()));
 }
 
-std::vector<Introduction> Introduce(PeerWatch& watch, const Introduction& mine,
-                                    Milliseconds timeout) {
-  std::vector<Introduction> all;
-  for (const std::string& theirs : watch.Exchange(
-           Introduction::kKey, {reinterpret_cast<const char*>(&mine), sizeof mine}, timeout)) {
-    if (theirs.size() != sizeof mine) throw CallsDiffer();
-    std::memcpy(&all.emplace_back(), theirs.data(), sizeof mine);
-  }
-  return all;
-}
-
 // Sets the layout and the local ranks.
-void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, int rank, int local_rank,
-                    int local_world_size, Milliseconds timeout) {
-  LocalRanks::Newcomer newcomer(local_rank == 0 ? local_world_size : 0);
-  const std::vector<Introduction> all = Introduce(
-      watch, {{HashName(HostName()), local_rank, local_world_size}, newcomer.hello()}, timeout);
+void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, const ProcessEnvironment& env,
+                    Milliseconds timeout) {
+  LocalRanks::Newcomer newcomer(env.local_rank == 0 ? env.local_world_size : 0);
+  const Introduction mine = {{HashName(HostName()), env.local_rank, env.local_world_size},
+                             newcomer.hello()};
   std::vector<RankPlacement> placements;
-  for (const Introduction& each : all) placements.push_back(each.placement);
+  std::vector<LocalRanks::Hello> all;
+  for (const std::string& text : watch.Exchange(
+           Introduction::kKey, {reinterpret_cast<const char*>(&mine), sizeof mine}, timeout)) {
+    Introduction theirs;
+    if (text.size() != sizeof theirs) throw CallsDiffer();
+    std::memcpy(&theirs, text.data(), sizeof theirs);
+    placements.push_back(theirs.placement);
+    all.push_back(theirs.hello);
+  }
   links.layout = MachineLayout(placements);
+  const auto own_machine = [&] { return links.layout.RanksOf(links.layout.MachineOf(env.rank)); };
   std::vector<LocalRanks::Hello> hellos;
-  for (const int other : links.layout.RanksOf(links.layout.MachineOf(rank)))
-    hellos.push_back(all[static_cast<size_t>(other)].hello);
+  for (const int other : own_machine()) hellos.push_back(all[static_cast<size_t>(other)]);
   const bool is_alone = hellos.size() == 1;
-  if (!is_alone) links.local = newcomer.Meet(hellos, links.layout.PlaceOf(rank));
+  if (!is_alone) links.local = newcomer.Meet(hellos, links.layout.PlaceOf(env.rank));
   // Each rank tells whether it can read the others' memory. All ranks of a machine must.
   const std::vector<std::string> met =
       watch.Exchange(Introduction::kMet, is_alone || links.local != nullptr ? "1" : "0", timeout);
@@ -173,30 +165,13 @@ void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, int rank, int local_r
     return std::ranges::all_of(ranks,
                                [&](int each) { return met[static_cast<size_t>(each)] == "1"; });
   });
-  if (links.layout.RanksOf(links.layout.MachineOf(rank)).size() > 1) return;
+  if (own_machine().size() > 1) return;
   LocalRanks::Newcomer alone(1);
   links.local = alone.Meet({alone.hello()}, 0);
   if (links.local == nullptr) throw OwnFault("there is no memory to share with other processes");
 }
 
 }  // namespace
-
-void ActiveTransfers::Add(Buffer* buffer) {
-  const std::lock_guard lock(mutex_);
-  buffers_.insert(buffer);
-  if (broken_off_) Abort(buffer);
-}
-
-void ActiveTransfers::Remove(Buffer* buffer) {
-  const std::lock_guard lock(mutex_);
-  buffers_.erase(buffer);
-}
-
-void ActiveTransfers::BreakOff() {
-  const std::lock_guard lock(mutex_);
-  broken_off_ = true;
-  for (Buffer* buffer : buffers_) Abort(buffer);
-}
 
 std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
     PeerWatch& watch, const std::vector<GlooMembership>& memberships, const std::string& host,
@@ -244,14 +219,14 @@ std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
   return contexts;
 }
 
-MachineLinks LinkMachines(PeerWatch& watch, int rank, int local_rank, int local_world_size,
-                          Milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers) {
+MachineLinks LinkMachines(PeerWatch& watch, const ProcessEnvironment& env, Milliseconds timeout,
+                          std::shared_ptr<ActiveTransfers> transfers) {
   MachineLinks links;
-  MeetLocalRanks(links, watch, rank, local_rank, local_world_size, timeout);
+  MeetLocalRanks(links, watch, env, timeout);
   const MachineLayout& layout = links.layout;
-  const int machine = layout.MachineOf(rank);
+  const int machine = layout.MachineOf(env.rank);
   std::vector<GlooMembership> memberships;
-  links.carried = layout.ChannelsOf(rank);
+  links.carried = layout.ChannelsOf(env.rank);
   for (const int channel : links.carried) {
     memberships.push_back({channel, machine, {}});
     for (int other = 0; other < layout.num_machines(); ++other) {

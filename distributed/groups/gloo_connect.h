@@ -16,6 +16,7 @@
 #include "lathe/distributed/groups/local_ranks.h"
 #include "lathe/distributed/groups/machine_layout.h"
 #include "lathe/distributed/liveness/peer_watch.h"
+#include "lathe/distributed/rendezvous/environment.h"
 
 namespace lathe {
 
@@ -26,17 +27,32 @@ namespace lathe {
 class ActiveTransfers {
  public:
   using Buffer = gloo::transport::UnboundBuffer;
-  void Add(Buffer* buffer);
-  void Remove(Buffer* buffer);
+  void Add(Buffer* buffer) {
+    const std::lock_guard lock(mutex_);
+    buffers_.insert(buffer);
+    if (broken_off_) Abort(buffer);
+  }
+  void Remove(Buffer* buffer) {
+    const std::lock_guard lock(mutex_);
+    buffers_.erase(buffer);
+  }
   // Ends all waits, and all later ones. Nothing else limits them: once a rank is lost or a call has
   // lasted too long, the heartbeat's threads call this.
-  void BreakOff();
+  void BreakOff() {
+    const std::lock_guard lock(mutex_);
+    broken_off_ = true;
+    for (Buffer* buffer : buffers_) Abort(buffer);
+  }
   bool is_broken_off() const {
     const std::lock_guard lock(mutex_);
     return broken_off_;
   }
 
  private:
+  static void Abort(Buffer* buffer) {
+    buffer->abortWaitSend();
+    buffer->abortWaitRecv();
+  }
   mutable std::mutex mutex_;
   std::set<Buffer*> buffers_;
   bool broken_off_ = false;
@@ -76,9 +92,8 @@ struct MachineLinks {
 };
 
 // Finds the ranks of this machine that read each other's memory, and connects the machines. All
-// ranks of `watch` call it, inside of PeerWatch::Run. `local_rank` and `local_world_size` are what
-// the launcher says of this machine.
-MachineLinks LinkMachines(PeerWatch& watch, int rank, int local_rank, int local_world_size,
+// ranks of `watch` call it, inside of PeerWatch::Run.
+MachineLinks LinkMachines(PeerWatch& watch, const ProcessEnvironment& env,
                           std::chrono::milliseconds timeout,
                           std::shared_ptr<ActiveTransfers> transfers);
 

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -39,16 +38,14 @@ void Reduce(void* out, const void* a, const void* b, size_t n) {
 
 class GlooGroup : public ProcessGroup {
  public:
-  GlooGroup(int rank, int size, std::shared_ptr<StoreServer> server, std::shared_ptr<Store> store,
-            std::shared_ptr<Store> life, Milliseconds timeout, int local_rank, int local_world_size)
-      : ProcessGroup(rank, size),
+  GlooGroup(const ProcessEnvironment& env, std::shared_ptr<StoreServer> server,
+            std::shared_ptr<Store> store, std::shared_ptr<Store> life, Milliseconds timeout)
+      : ProcessGroup(env.rank, env.world_size),
         timeout_(timeout),
-        watch_(rank, size, std::move(server), std::move(store)) {
+        watch_(env.rank, env.world_size, std::move(server), std::move(store)) {
     watch_.store().SetPatience(timeout);
     signal(SIGPIPE, SIG_IGN);  // a lost rank is reported by the call that needed it
-    watch_.Run("connecting", [&] {
-      links_ = LinkMachines(watch_, rank, local_rank, local_world_size, timeout, transfers_);
-    });
+    watch_.Run("connecting", [&] { links_ = LinkMachines(watch_, env, timeout, transfers_); });
     links_.local->SetOnWait([this] { CheckWhileWaiting(); });
     watch_.StartHeartbeat(std::move(life), timeout,
                           [transfers = transfers_] { transfers->BreakOff(); });
@@ -223,22 +220,19 @@ class GlooGroup : public ProcessGroup {
       const auto reduce_own = [&] {
         if (!own) own = reduce_of_machine(channel.member());
       };
-      std::vector<std::vector<Wire>> sent(messages.size());
-      std::array<std::vector<Wire>, Channel::kReceivesAhead> received;
-      size_t posted = 0;
+      const size_t own_bytes =
+          messages[static_cast<size_t>(channel.member())].num_elements() * sizeof(Wire);
+      std::vector<std::vector<std::byte>> sent(messages.size());
       channel.Run({.outgoing =
                        [&](int member) {
                          reduce_of_machine(member);
                          return messages[static_cast<size_t>(member)].Pack(
                              data.data(), sent[static_cast<size_t>(member)]);
                        },
-                   .incoming =
-                       [&](int) {
-                         std::vector<Wire>& theirs = received[posted++ % received.size()];
-                         theirs.resize(
-                             messages[static_cast<size_t>(channel.member())].num_elements());
-                         return std::as_writable_bytes(std::span(theirs));
-                       },
+                   .incoming = [&](int, std::vector<std::byte>& room) -> std::span<std::byte> {
+                     room.resize(own_bytes);
+                     return room;
+                   },
                    .arrived =
                        [&](int, std::span<std::byte> part) {
                          reduce_own();  // only now, while the other stripes travel
@@ -267,17 +261,12 @@ class GlooGroup : public ProcessGroup {
         return messages[static_cast<size_t>(machine)];
       };
       const StripeMessage<T, Wire>& mine = of(links_.channels[i].member());
-      std::vector<Wire> packed;
+      std::vector<std::byte> packed;
       const std::span<const std::byte> own = mine.Pack(data, packed);
       if (!std::is_same_v<T, Wire>) mine.Unpack(own, data);  // what all others get
-      std::array<std::vector<Wire>, Channel::kReceivesAhead> received;
-      size_t posted = 0;
       links_.channels[i].Run(
           {.outgoing = [&](int) { return own; },
-           .incoming =
-               [&](int member) {
-                 return of(member).Room(data, received[posted++ % received.size()]);
-               },
+           .incoming = [&](int member, auto& room) { return of(member).Room(data, room); },
            .arrived = [&](int member, auto part) { of(member).Unpack(part, data); }});
     }
     if (links_.local->size() == 1) return;
@@ -304,9 +293,10 @@ class GlooGroup : public ProcessGroup {
         return part_of(links_.layout.RankAt(machine, links_.carried[i]));
       };
       const auto own = part_of_machine(links_.channels[i].member());
-      links_.channels[i].Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
-                              .incoming = part_of_machine,
-                              .arrived = [](int, std::span<std::byte>) {}});
+      links_.channels[i].Run(
+          {.outgoing = [&](int) -> std::span<const std::byte> { return own; },
+           .incoming = [&](int machine, auto&) { return part_of_machine(machine); },
+           .arrived = [](int, std::span<std::byte>) {}});
     }
     if (links_.local->size() == 1) return;
     // On one machine the ranks have published what each of them gives, and otherwise not yet what
@@ -377,12 +367,12 @@ class GlooGroup : public ProcessGroup {
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> MakeGlooGroup(int rank, int size, std::shared_ptr<StoreServer> server,
+std::shared_ptr<ProcessGroup> MakeGlooGroup(const ProcessEnvironment& env,
+                                            std::shared_ptr<StoreServer> server,
                                             std::shared_ptr<Store> store,
-                                            std::shared_ptr<Store> life, Milliseconds timeout,
-                                            int local_rank, int local_world_size) {
-  return std::make_shared<GlooGroup>(rank, size, std::move(server), std::move(store),
-                                     std::move(life), timeout, local_rank, local_world_size);
+                                            std::shared_ptr<Store> life, Milliseconds timeout) {
+  return std::make_shared<GlooGroup>(env, std::move(server), std::move(store), std::move(life),
+                                     timeout);
 }
 
 }  // namespace lathe

@@ -33,21 +33,20 @@ class StripeMessage {
   size_t num_elements() const { return num_elements_; }
   // Returns the message of the elements in `data`. It is made in `buffer`, unless the elements can
   // travel as they lie.
-  std::span<const std::byte> Pack(T* data, std::vector<Wire>& buffer) const {
-    const std::span<std::byte> bytes = Room(data, buffer);
-    ForEach(
-        reinterpret_cast<std::byte*>(buffer.data()), [&](const ElementRange& piece, Wire* wire) {
-          std::transform(data + piece.begin, data + piece.end, wire, [](T x) { return Wire(x); });
-        });
-    return bytes;
+  std::span<const std::byte> Pack(T* data, std::vector<std::byte>& buffer) const {
+    const std::span<std::byte> message = Room(data, buffer);
+    ForEach(message.data(), [&](const ElementRange& piece, Wire* wire) {
+      std::transform(data + piece.begin, data + piece.end, wire, [](T x) { return Wire(x); });
+    });
+    return message;
   }
   // Returns where to receive such a message.
-  std::span<std::byte> Room(T* data, std::vector<Wire>& buffer) const {
+  std::span<std::byte> Room(T* data, std::vector<std::byte>& buffer) const {
     if (IsInPlace()) {
       return std::as_writable_bytes(std::span(data + pieces_[0].begin, num_elements_));
     }
-    buffer.resize(num_elements_);
-    return std::as_writable_bytes(std::span(buffer));
+    buffer.resize(num_elements_ * sizeof(Wire));
+    return buffer;
   }
   // Sets the elements in `data` from a message that lies where Room or Pack has said.
   void Unpack(std::span<const std::byte> message, T* data) const {

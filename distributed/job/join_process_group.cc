@@ -255,8 +255,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
                               std::move(store), options.timeout);
   }
   auto life = std::make_shared<Store>(host, port, job, options.timeout);
-  return MakeGlooGroup(env.rank, env.world_size, std::move(server), std::move(store),
-                       std::move(life), options.timeout, env.local_rank, env.local_world_size);
+  return MakeGlooGroup(env, std::move(server), std::move(store), std::move(life), options.timeout);
 }
 
 }  // namespace lathe

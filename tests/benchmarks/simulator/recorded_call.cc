@@ -186,16 +186,17 @@ class RankRecorder {
       const auto reduce_own = [&] {
         if (!std::exchange(has_reduced_own, true)) reduce_of_machine(channels_[i].member());
       };
-      channels_[i].Run({.outgoing = [&](int member) -> std::span<const std::byte> {
-                          reduce_of_machine(member);
-                          return Nowhere(bytes_of(member));
-                        },
-                        .incoming = [&](int) { return Nowhere(bytes_of(channels_[i].member())); },
-                        .arrived =
-                            [&](int, std::span<std::byte> part) {
-                              reduce_own();
-                              Touch(std::ssize(part));
-                            }});
+      channels_[i].Run(
+          {.outgoing = [&](int member) -> std::span<const std::byte> {
+             reduce_of_machine(member);
+             return Nowhere(bytes_of(member));
+           },
+           .incoming = [&](int, auto&) { return Nowhere(bytes_of(channels_[i].member())); },
+           .arrived =
+               [&](int, std::span<std::byte> part) {
+                 reduce_own();
+                 Touch(std::ssize(part));
+               }});
       reduce_own();
     }
   }
@@ -210,7 +211,7 @@ class RankRecorder {
       channels_[i].Run({.outgoing = [&](int) -> std::span<const std::byte> {
                           return Nowhere(bytes_of(channels_[i].member()));
                         },
-                        .incoming = [&](int member) { return Nowhere(bytes_of(member)); },
+                        .incoming = [&](int member, auto&) { return Nowhere(bytes_of(member)); },
                         .arrived = [](int, std::span<std::byte>) {}});
     }
     if (local_size_ == 1) return;
@@ -229,7 +230,7 @@ class RankRecorder {
       };
       const std::span<std::byte> own = part_of(channels_[i].member());
       channels_[i].Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
-                        .incoming = part_of,
+                        .incoming = [&](int machine, auto&) { return part_of(machine); },
                         .arrived = [](int, std::span<std::byte>) {}});
     }
     if (local_size_ == 1) return;
@@ -254,9 +255,7 @@ class RankRecorder {
     Meet();
   }
 
-  static bool IsSmall(int64_t bytes) {
-    return LocalRanks::IsSmall(static_cast<size_t>(bytes));
-  }
+  static bool IsSmall(int64_t bytes) { return LocalRanks::IsSmall(static_cast<size_t>(bytes)); }
 
  private:
   void Meet() {
