@@ -1,14 +1,15 @@
 #include "lathe/distributed/groups/collectives.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <sstream>
 
 #include "lathe/core/base/philox.h"
+#include "lathe/core/ops/shaping/concat.h"
 
 namespace lathe {
 namespace {
@@ -57,28 +58,32 @@ std::vector<Signature> GatherSignatures(ProcessGroup& group, const char* what, c
   return all;
 }
 
-std::span<const std::byte> TensorBytes(const Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.raw_data()), static_cast<size_t>(tensor.bytes())};
+std::span<std::byte> TensorBytes(const Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.raw_data()), static_cast<size_t>(tensor.bytes())};
 }
 
-template <typename T>
-void AllReduceValues(ProcessGroup& group, const Tensor& tensor, ReduceOp op, double scale) {
-  const std::span<T> values = tensor.values<T>();
-  group.AllReduce(values, op);
-  if (scale == 1) return;
-  for (T& v : values) v = static_cast<T>(static_cast<double>(v) * scale);
+int64_t Longest(const std::vector<Signature>& all, int dim) {
+  int64_t longest = 0;
+  for (const Signature& signature : all)
+    longest = std::max(longest, signature.dims[static_cast<size_t>(dim)]);
+  return longest;
 }
 
-std::vector<std::string> Lines(const std::string& text) {
-  return absl::StrSplit(text, '\n', absl::SkipEmpty());
+// Returns a new tensor on the host. Its dimension `dim` has the length `longest`.
+Tensor Padded(const Tensor& tensor, int dim, int64_t longest, double pad_index, bool pad_first) {
+  Shape shape = tensor.shape();
+  shape[static_cast<size_t>(dim)] = longest - tensor.dim(dim);
+  std::vector<Tensor> parts = {tensor.Detach().To(Device{}),
+                               Tensor::Full(shape, pad_index, tensor.dtype())};
+  if (pad_first) std::swap(parts[0], parts[1]);
+  return Concat(parts, dim);
 }
 
 // Returns the name in "name<tab>value".
 std::string NameOf(const std::string& line) { return line.substr(0, line.find('\t')); }
 
 bool HasName(const std::vector<std::string>& lines, const std::string& line) {
-  return std::any_of(lines.begin(), lines.end(),
-                     [&](const std::string& other) { return NameOf(other) == NameOf(line); });
+  return std::ranges::count(lines, NameOf(line), NameOf) > 0;
 }
 
 // Returns a line for people to read. A long value is cut to the text around the first difference
@@ -101,41 +106,24 @@ std::string Shown(const std::string& line, const std::string& other) {
          (end < value.size() ? "..." : "");
 }
 
-int64_t Product(const Shape& shape, int begin, int end) {
-  int64_t n = 1;
-  for (int i = begin; i < end; ++i) n *= shape[static_cast<size_t>(i)];
-  return n;
-}
-
 }  // namespace
 
 Tensor Gather(ProcessGroup& group, const Tensor& tensor) {
-  Tensor rows = tensor.defined() && tensor.ndim() == 0 ? tensor.Detach().Reshape({1}) : tensor;
-  const std::vector<Signature> all = GatherSignatures(group, "gather", rows, 0);
-  int64_t most = 0, total = 0;
-  for (const Signature& signature : all) {
-    most = std::max(most, signature.dims[0]);
-    total += signature.dims[0];
-  }
-  const Device device = rows.device();
-  rows = rows.To(Device{});
+  const Tensor rows =
+      tensor.defined() && tensor.ndim() == 0 ? tensor.Detach().Reshape({1}) : tensor;
+  const std::vector<Signature> signatures = GatherSignatures(group, "gather", rows, 0);
+  // Every rank sends as many rows as the longest has.
+  const int64_t most = Longest(signatures, 0);
   Shape shape = rows.shape();
-  const size_t row_bytes =
-      static_cast<size_t>(Product(shape, 1, rows.ndim()) * SizeOf(rows.dtype()));
-  shape[0] = total;
-  const Tensor result = Tensor::Empty(shape, rows.dtype());
-  // Every rank sends a block of the same size, long enough for the longest.
-  const size_t block = row_bytes * static_cast<size_t>(most);
-  std::vector<std::byte> mine(block), gathered(block * all.size());
-  const auto bytes = TensorBytes(rows);
-  std::copy(bytes.begin(), bytes.end(), mine.begin());
-  group.AllGather(mine, gathered);
-  std::byte* out = static_cast<std::byte*>(result.raw_data());
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const size_t size = row_bytes * static_cast<size_t>(all[rank].dims[0]);
-    out = std::copy_n(gathered.data() + block * rank, size, out);
+  shape[0] = most * group.size();
+  const Tensor all = Tensor::Empty(shape, rows.dtype());
+  group.AllGather(TensorBytes(Padded(rows, 0, most, 0, false)), TensorBytes(all));
+  std::vector<Tensor> parts;
+  for (const Signature& signature : signatures) {
+    const int64_t begin = most * std::ssize(parts);
+    parts.push_back(all.Slice(begin, begin + signature.dims[0]));
   }
-  return result.To(device);
+  return Concat(parts, 0).To(rows.device());
 }
 
 Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& reduction) {
@@ -153,13 +141,18 @@ Tensor Reduce(ProcessGroup& group, const Tensor& tensor, const std::string& redu
                                           : DType::kI64;
   // A copy on the host, which the reduction may overwrite.
   const Tensor sum = (tensor.device().is_cpu() ? tensor.Clone() : tensor.To(Device{})).To(wide);
-  const double scale = mean ? 1.0 / group.size() : 1;
+  const auto reduce = [&]<typename T>(std::span<T> values) {
+    group.AllReduce(values, op);
+    if (!mean) return;
+    const double scale = 1.0 / group.size();
+    for (T& v : values) v = static_cast<T>(static_cast<double>(v) * scale);
+  };
   if (wide == DType::kF64) {
-    AllReduceValues<double>(group, sum, op, scale);
+    reduce(sum.values<double>());
   } else if (wide == DType::kF32) {
-    AllReduceValues<float>(group, sum, op, scale);
+    reduce(sum.values<float>());
   } else {
-    AllReduceValues<int64_t>(group, sum, op, scale);
+    reduce(sum.values<int64_t>());
   }
   return sum.To(dtype).To(tensor.device());
 }
@@ -171,39 +164,20 @@ Tensor PadAcrossProcesses(ProcessGroup& group, const Tensor& tensor, int dim, do
   const std::vector<Signature> all =
       GatherSignatures(group, "pad_across_processes", tensor, pads ? dim : tensor.ndim());
   if (!pads) return tensor;
-  Shape shape = tensor.shape();
-  const int64_t own = shape[static_cast<size_t>(dim)];
-  int64_t longest = 0;
-  for (const Signature& signature : all)
-    longest = std::max(longest, signature.dims[static_cast<size_t>(dim)]);
-  shape[static_cast<size_t>(dim)] = longest;
-  const Tensor result = Tensor::Full(shape, pad_index, tensor.dtype());
-  const Tensor on_host = tensor.To(Device{});
-  const int64_t outer = Product(shape, 0, dim);
-  const size_t inner =
-      static_cast<size_t>(Product(shape, dim + 1, tensor.ndim()) * SizeOf(tensor.dtype()));
-  const std::byte* from = static_cast<const std::byte*>(on_host.raw_data());
-  std::byte* to = static_cast<std::byte*>(result.raw_data());
-  const size_t skip = pad_first ? inner * static_cast<size_t>(longest - own) : 0;
-  for (int64_t i = 0; i < outer; ++i) {
-    std::memcpy(to + inner * static_cast<size_t>(longest * i) + skip,
-                from + inner * static_cast<size_t>(own * i), inner * static_cast<size_t>(own));
-  }
-  return result.To(tensor.device());
+  return Padded(tensor, dim, Longest(all, dim), pad_index, pad_first).To(tensor.device());
 }
 
 void Broadcast(ProcessGroup& group, Tensor tensor, int root) {
   GatherSignatures(group, "broadcast", tensor);
   const Tensor on_host = tensor.To(Device{});
-  group.Broadcast(
-      {static_cast<std::byte*>(on_host.raw_data()), static_cast<size_t>(on_host.bytes())}, root);
+  group.Broadcast(TensorBytes(on_host), root);
   if (!tensor.device().is_cpu()) tensor.CopyFrom(on_host);
   tensor.impl()->storage->BumpVersion();
 }
 
 std::vector<std::string> GatherStrings(ProcessGroup& group, const std::string& mine) {
   const std::vector<int64_t> sizes = GatherValues(group, static_cast<int64_t>(mine.size()));
-  const size_t most = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  const auto most = static_cast<size_t>(std::ranges::max(sizes));
   std::string padded = mine;
   padded.resize(most);
   std::string all(most * sizes.size(), '\0');
@@ -219,17 +193,14 @@ void CheckSame(ProcessGroup& group, const char* what, const NamedValues& mine,
   // Each value becomes one line. Names contain no tab, and line breaks in values become blanks.
   std::string text;
   for (const auto& [name, value] : mine) {
-    std::string line = name + '\t' + value;
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    text += line + '\n';
+    text += absl::StrReplaceAll(name + '\t' + value, {{"\n", " "}}) + '\n';
   }
   const std::vector<uint64_t> digests = GatherValues(group, HashName(text));
-  if (std::all_of(digests.begin(), digests.end(), [&](uint64_t d) { return d == digests[0]; }))
-    return;
+  if (std::ranges::count(digests, digests[0]) == std::ssize(digests)) return;
   const std::vector<std::string> all = GatherStrings(group, text);
-  const std::vector<std::string> first = Lines(all[0]);
+  const std::vector<std::string> first = absl::StrSplit(all[0], '\n', absl::SkipEmpty());
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    const std::vector<std::string> other = Lines(all[rank]);
+    const std::vector<std::string> other = absl::StrSplit(all[rank], '\n', absl::SkipEmpty());
     const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
     if (a == first.end() && b == other.end()) continue;
     // A line that only one of them has shifts all lines after it.
