@@ -1,10 +1,11 @@
 // What ranks compare when they begin a call, so that calls that don't match end with an error.
 #pragma once
 
+#include <absl/strings/str_join.h>
+
 #include <cstdint>
 #include <string>
-
-#include "lathe/distributed/liveness/peer_watch.h"
+#include <vector>
 
 namespace lathe {
 
@@ -34,23 +35,16 @@ inline Differences Compare(const CallSignature& a, const CallSignature& b) {
          Differences{a.root != b.root} << 4 | Differences{a.sequence != b.sequence} << 5;
 }
 
-// The error of calls that have the same name on all ranks.
-class SignaturesDiffer : public CallsDiffer {
- public:
-  explicit SignaturesDiffer(Differences differences) {
-    constexpr const char* kNames[] = {"kinds of data", "sizes", "dtypes",
-                                      "operations",    "roots", "sequence numbers"};
-    text_ = "the ranks' calls don't match: they give different ";
-    const char* separator = "";
-    for (const char* name : kNames) {
-      if (differences & 1) text_ += std::string(separator) + name, separator = ", ";
-      differences >>= 1;
-    }
+// Returns the names of the differences: "sizes, dtypes".
+inline std::string NamesOf(Differences differences) {
+  constexpr const char* kNames[] = {"kinds of data", "sizes", "dtypes",
+                                    "operations",    "roots", "sequence numbers"};
+  std::vector<std::string> names;
+  for (const char* name : kNames) {
+    if (differences & 1) names.emplace_back(name);
+    differences >>= 1;
   }
-  const char* what() const noexcept override { return text_.c_str(); }
-
- private:
-  std::string text_;
-};
+  return absl::StrJoin(names, ", ");
+}
 
 }  // namespace lathe

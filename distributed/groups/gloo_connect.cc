@@ -147,7 +147,7 @@ void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, const ProcessEnvironm
   for (const std::string& text : watch.Exchange(
            Introduction::kKey, {reinterpret_cast<const char*>(&mine), sizeof mine}, timeout)) {
     Introduction theirs;
-    if (text.size() != sizeof theirs) throw CallsDiffer();
+    if (text.size() != sizeof theirs) throw CallsDiffer("sizes");
     std::memcpy(&theirs, text.data(), sizeof theirs);
     placements.push_back(theirs.placement);
     all.push_back(theirs.hello);

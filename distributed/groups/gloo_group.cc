@@ -162,7 +162,7 @@ class GlooGroup : public ProcessGroup {
       Differences differences = links_.local->Publish(signature, data);
       for (const Channel& channel : links_.channels)
         differences = channel.Agree(signature, differences);
-      if (differences != 0) throw SignaturesDiffer(differences);
+      if (differences != 0) throw CallsDiffer(NamesOf(differences));
       body();
     });
   }

@@ -29,7 +29,8 @@ namespace lathe {
 // reports the kinds.
 class CallsDiffer : public std::runtime_error {
  public:
-  CallsDiffer() : runtime_error("the ranks' calls don't match: they give different sizes") {}
+  explicit CallsDiffer(const std::string& what)
+      : runtime_error("the ranks' calls don't match: they give different " + what) {}
 };
 
 // Thrown inside Run by a rank that is the cause itself: its device failed.
