@@ -1,26 +1,33 @@
 #include "lathe/distributed/groups/gloo_connect.h"
 
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <gloo/common/error.h>
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <random>
+#include <sstream>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "lathe/core/base/philox.h"
-#include "lathe/distributed/groups/peer_sockets.h"
 #include "lathe/distributed/rendezvous/machine.h"
-#include "lathe/distributed/rendezvous/network.h"
 
 namespace lathe {
 namespace {
 
 namespace tcp = gloo::transport::tcp;
 using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 using Buffer = ActiveTransfers::Buffer;
 
 // A buffer of Gloo's whose waits throw once its transfers are broken off.
@@ -173,10 +180,83 @@ void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, const ProcessEnvironm
 
 }  // namespace
 
+PeerListener::PeerListener(const std::string& host, const std::optional<PortRange>& ports)
+    : host_(host), socket_(AtFreePort(ports, [&](int port) { return Listen(host, port); })) {
+  std::random_device random;
+  for (uint32_t& word : expected_.secret) word = random();
+}
+
+std::string PeerListener::address() const {
+  return absl::StrCat(host_, " ", LocalPort(socket_), " ", absl::StrJoin(expected_.secret, " "));
+}
+
+bool PeerListener::Read(Newcomer& newcomer) const {
+  std::array<char, sizeof(PeerGreeting)> bytes;
+  // What follows the greeting is not this listener's to read.
+  const ssize_t got = recv(newcomer.socket.fd(), bytes.data(),
+                           bytes.size() - newcomer.received.size(), MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  newcomer.received.append(bytes.data(), static_cast<size_t>(got));
+  const size_t known = std::min(newcomer.received.size(), sizeof expected_.secret);
+  return got > 0 && std::memcmp(newcomer.received.data(), &expected_.secret, known) == 0;
+}
+
+std::optional<PeerListener::Met> PeerListener::Accept(std::chrono::milliseconds time) {
+  std::vector<pollfd> polled = {{socket_.fd(), POLLIN, 0}};
+  for (const Newcomer& newcomer : newcomers_) polled.push_back({newcomer.socket.fd(), POLLIN, 0});
+  if (poll(polled.data(), polled.size(), static_cast<int>(time.count())) <= 0) return std::nullopt;
+  auto newcomer = newcomers_.begin();
+  for (size_t i = 1; i < polled.size(); ++i) {
+    const auto present = newcomer++;
+    if (polled[i].revents == 0) continue;
+    if (!Read(*present)) {
+      newcomers_.erase(present);
+    } else if (present->received.size() == sizeof(PeerGreeting)) {
+      PeerGreeting greeting;
+      std::memcpy(&greeting, present->received.data(), sizeof greeting);
+      Met met = {greeting.name, std::move(present->socket)};
+      newcomers_.erase(present);
+      return met;
+    }
+  }
+  if (polled[0].revents == 0) return std::nullopt;
+  Socket socket(accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket && errno != EAGAIN) std::this_thread::sleep_for(time);  // too many files are open
+  if (socket) newcomers_.push_back({std::move(socket), ""});
+  if (newcomers_.size() > kMostNewcomers) newcomers_.pop_front();
+  return std::nullopt;
+}
+
+Socket ConnectToPeer(const std::string& address, PeerName self, Deadline deadline,
+                     const std::function<void()>& on_wait) {
+  // One try. The system itself repeats what gets no answer, a second later at first.
+  constexpr std::chrono::milliseconds kTry(3000), kPause(50), kRefused(2000);
+  std::istringstream text(address);
+  std::string host;
+  int port = 0;
+  PeerGreeting greeting = {.name = self};
+  text >> host >> port;
+  for (uint32_t& word : greeting.secret) text >> word;
+  const Clock::time_point start = Clock::now();
+  for (;;) {
+    const Deadline end = std::min(deadline, Clock::now() + kTry);
+    std::string problem;
+    Socket socket = TryToConnect(host, port, end, problem);
+    if (socket && SendAll(socket, &greeting, sizeof greeting, end)) return socket;
+    on_wait();
+    const bool is_refused = Clock::now() < end;
+    if (Clock::now() + kPause >= deadline || (is_refused && Clock::now() - start > kRefused)) {
+      throw std::runtime_error(AddressText(host, port) + ": " +
+                               (problem.empty() ? "the connection is lost" : problem));
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
     PeerWatch& watch, const std::vector<GlooMembership>& memberships, const std::string& host,
     Milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers) {
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  const Deadline deadline = Clock::now() + timeout;
   tcp::attr attributes;
   attributes.hostname = host;
   const auto device = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(attributes));
@@ -201,8 +281,7 @@ std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
     auto met = listener.Accept(Milliseconds(200));
     if (!met) {
       check();
-      if (std::chrono::steady_clock::now() >= deadline)
-        throw std::runtime_error("no answer while connecting");
+      if (Clock::now() >= deadline) throw std::runtime_error("no answer while connecting");
       continue;
     }
     auto& [said, socket] = *met;

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "lathe/distributed/groups/channel.h"
-#include "lathe/distributed/groups/peer_sockets.h"
 #include "lathe/distributed/job/join_process_group.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 #include "lathe/distributed/testing/testing.h"
