@@ -21,9 +21,12 @@ namespace lathe {
 
 class Channel {
  public:
-  // `context` is null if there is only one member. Then no call below does anything.
-  explicit Channel(std::shared_ptr<gloo::Context> context) : context_(std::move(context)) {}
+  // `number` is the same on all members (see machine_layout.h). `context` is null if there is only
+  // one member. Then no call below does anything.
+  Channel(int number, std::shared_ptr<gloo::Context> context)
+      : number_(number), context_(std::move(context)) {}
 
+  int number() const { return number_; }
   int member() const { return context_ == nullptr ? 0 : context_->rank; }
   int size() const { return context_ == nullptr ? 1 : context_->size; }
   // Returns the i-th member after this one, or before it if `i` is negative.
@@ -55,6 +58,7 @@ class Channel {
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
   Buffer Send(std::span<const std::byte> bytes, int to) const;
   Buffer Receive(std::span<std::byte> bytes, int from) const;
+  int number_;
   std::shared_ptr<gloo::Context> context_;
 };
 

@@ -304,25 +304,26 @@ MachineLinks LinkMachines(PeerWatch& watch, const ProcessEnvironment& env, Milli
   MeetLocalRanks(links, watch, env, timeout);
   const MachineLayout& layout = links.layout;
   const int machine = layout.MachineOf(env.rank);
+  const std::vector<int> carried = layout.ChannelsOf(env.rank);
+  if (layout.num_machines() == 1) {
+    links.channels.emplace_back(carried[0], nullptr);
+    return links;
+  }
   std::vector<GlooMembership> memberships;
-  links.carried = layout.ChannelsOf(env.rank);
-  for (const int channel : links.carried) {
+  for (const int channel : carried) {
     memberships.push_back({channel, machine, {}});
     for (int other = 0; other < layout.num_machines(); ++other) {
       const int place = layout.CarrierOf(channel, other);
       memberships.back().ranks.push_back(layout.RankAt(other, place));
     }
   }
-  if (layout.num_machines() == 1) {
-    links.channels.emplace_back(nullptr);
-    return links;
-  }
   // The store knows this rank's address once all ranks have joined.
   std::string host = watch.store().local_host();
   const bool is_ipv6 = host.find(':') != std::string::npos;
   if (const auto chosen = SocketInterfaceAddress(is_ipv6)) host = *chosen;
-  for (auto& context : ConnectGloo(watch, memberships, host, timeout, std::move(transfers)))
-    links.channels.emplace_back(std::move(context));
+  auto contexts = ConnectGloo(watch, memberships, host, timeout, std::move(transfers));
+  for (size_t i = 0; i < carried.size(); ++i)
+    links.channels.emplace_back(carried[i], std::move(contexts[i]));
   return links;
 }
 

@@ -151,8 +151,8 @@ struct Introduction {
 struct MachineLinks {
   MachineLayout layout{{}};
   std::unique_ptr<LocalRanks> local;
-  std::vector<int> carried;       // the numbers of this rank's channels, ascending
-  std::vector<Channel> channels;  // on one machine a single one, without other members
+  // Those that this rank carries, ascending; on one machine a single one, without other members.
+  std::vector<Channel> channels;
 };
 
 // Finds the ranks of this machine that read each other's memory, and connects the machines. All

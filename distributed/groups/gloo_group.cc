@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -53,23 +54,15 @@ class GlooGroup : public ProcessGroup {
     Run("connecting", {.call = Call::kBarrier}, {}, [] {});
   }
 
-  void AllReduce(std::span<float> data, ReduceOp op) override {
-    ReduceOf<float>(Call::kAllReduce, data, op);
-  }
-  void AllReduce(std::span<double> data, ReduceOp op) override {
-    ReduceOf<double>(Call::kAllReduce, data, op);
-  }
-  void AllReduce(std::span<int64_t> data, ReduceOp op) override {
-    ReduceOf<int64_t>(Call::kAllReduce, data, op);
-  }
-  void AllReduceCompressed(std::span<float> data) override {
-    ReduceOf<BFloat16>(Call::kAllReduce, data, ReduceOp::kSum);
-  }
+  void AllReduce(std::span<float> data, ReduceOp op) override { ReduceOf<float>(data, op); }
+  void AllReduce(std::span<double> data, ReduceOp op) override { ReduceOf<double>(data, op); }
+  void AllReduce(std::span<int64_t> data, ReduceOp op) override { ReduceOf<int64_t>(data, op); }
+  void AllReduceCompressed(std::span<float> data) override { ReduceOf<BFloat16>(data); }
   void ReduceScatter(std::span<float> data) override {
-    ReduceOf<float>(Call::kReduceScatter, data, ReduceOp::kSum);
+    ReduceOf<float>(data, ReduceOp::kSum, Call::kReduceScatter);
   }
   void ReduceScatterCompressed(std::span<float> data) override {
-    ReduceOf<BFloat16>(Call::kReduceScatter, data, ReduceOp::kSum);
+    ReduceOf<BFloat16>(data, ReduceOp::kSum, Call::kReduceScatter);
   }
 
   bool reads_memory() const override { return links_.layout.num_machines() == 1; }
@@ -142,18 +135,16 @@ class GlooGroup : public ProcessGroup {
                                                    .dtype = static_cast<int32_t>(DType::kF32)};
 
   // Makes a call after those in the background.
-  template <typename Body>
   void Run(const char* what, const CallSignature& signature, std::span<const std::byte> data,
-           const Body& body) {
+           const std::function<void()>& body) {
     background_.WaitForAll();
     RunNow(what, signature, data, body);
   }
 
   // Makes a call. First all ranks compare what they call and publish their data to the other ranks
   // of their machine. Then they call `body`.
-  template <typename Body>
   void RunNow(const char* what, CallSignature signature, std::span<const std::byte> data,
-              const Body& body) {
+              const std::function<void()>& body) {
     const auto call = times().MeasureCall();
     watch_.Run(what, [&] {
       call_start_ = std::chrono::steady_clock::now();
@@ -171,7 +162,7 @@ class GlooGroup : public ProcessGroup {
 
   // Makes a kAllReduce or a kReduceScatter.
   template <typename Wire, typename T>
-  void ReduceOf(Call call, std::span<T> data, ReduceOp op) {
+  void ReduceOf(std::span<T> data, ReduceOp op = ReduceOp::kSum, Call call = Call::kAllReduce) {
     if (data.empty()) return;
     const LocalRanks::Combiner combine = op == ReduceOp::kSum   ? Reduce<T, ReduceOp::kSum>
                                          : op == ReduceOp::kMax ? Reduce<T, ReduceOp::kMax>
@@ -206,11 +197,10 @@ class GlooGroup : public ProcessGroup {
   template <typename Wire, typename T>
   void ReduceStripes(std::span<T> data, LocalRanks::Combiner combine) {
     const std::vector<ElementRange> all = {{0, std::ssize(data)}};
-    for (size_t i = 0; i < links_.channels.size(); ++i) {
-      const Channel& channel = links_.channels[i];
-      const auto messages = ChannelMessages<T, Wire>(links_.layout, links_.carried[i], all, all);
+    for (const Channel& channel : links_.channels) {
+      const auto messages = ChannelMessages<T, Wire>(links_.layout, channel.number(), all, all);
       const auto reduce_of_machine = [&](int machine) {
-        const int owner = links_.layout.RankAt(machine, links_.carried[i]);
+        const int owner = links_.layout.RankAt(machine, channel.number());
         const ElementRange stripe =
             owner < 0 ? ElementRange{} : StripeOfRank(all[0], owner, size());
         links_.local->Combine(stripe, sizeof(T), combine);
@@ -254,20 +244,20 @@ class GlooGroup : public ProcessGroup {
   template <typename Wire, typename T>
   void GatherStripes(T* data, const std::vector<ElementRange>& ranges,
                      const std::vector<ElementRange>& changed, bool parallel) {
-    for (size_t i = 0; i < links_.channels.size() && !reads_memory(); ++i) {
+    for (const Channel& channel : links_.channels) {
+      if (reads_memory()) break;
       const auto messages =
-          ChannelMessages<T, Wire>(links_.layout, links_.carried[i], ranges, changed);
+          ChannelMessages<T, Wire>(links_.layout, channel.number(), ranges, changed);
       const auto of = [&](int machine) -> const StripeMessage<T, Wire>& {
         return messages[static_cast<size_t>(machine)];
       };
-      const StripeMessage<T, Wire>& mine = of(links_.channels[i].member());
+      const StripeMessage<T, Wire>& mine = of(channel.member());
       std::vector<std::byte> packed;
       const std::span<const std::byte> own = mine.Pack(data, packed);
       if (!std::is_same_v<T, Wire>) mine.Unpack(own, data);  // what all others get
-      links_.channels[i].Run(
-          {.outgoing = [&](int) { return own; },
-           .incoming = [&](int member, auto& room) { return of(member).Room(data, room); },
-           .arrived = [&](int member, auto part) { of(member).Unpack(part, data); }});
+      channel.Run({.outgoing = [&](int) { return own; },
+                   .incoming = [&](int member, auto& room) { return of(member).Room(data, room); },
+                   .arrived = [&](int member, auto part) { of(member).Unpack(part, data); }});
     }
     if (links_.local->size() == 1) return;
     std::vector<int> sources;
@@ -288,15 +278,14 @@ class GlooGroup : public ProcessGroup {
                          owner < 0 ? 0 : mine.size());
     };
     std::ranges::copy(mine, part_of(rank()).begin());
-    for (size_t i = 0; i < links_.channels.size(); ++i) {
+    for (const Channel& channel : links_.channels) {
       const auto part_of_machine = [&](int machine) {
-        return part_of(links_.layout.RankAt(machine, links_.carried[i]));
+        return part_of(links_.layout.RankAt(machine, channel.number()));
       };
-      const auto own = part_of_machine(links_.channels[i].member());
-      links_.channels[i].Run(
-          {.outgoing = [&](int) -> std::span<const std::byte> { return own; },
-           .incoming = [&](int machine, auto&) { return part_of_machine(machine); },
-           .arrived = [](int, std::span<std::byte>) {}});
+      const auto own = part_of_machine(channel.member());
+      channel.Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
+                   .incoming = [&](int machine, auto&) { return part_of_machine(machine); },
+                   .arrived = [](int, std::span<std::byte>) {}});
     }
     if (links_.local->size() == 1) return;
     // On one machine the ranks have published what each of them gives, and otherwise not yet what
@@ -328,10 +317,10 @@ class GlooGroup : public ProcessGroup {
       if (rank() != root)
         links_.local->Read(place, static_cast<size_t>(part.begin), bytes_of(part));
     };
-    for (size_t i = 0; i < links_.channels.size(); ++i) {
-      const ElementRange part = part_of(links_.carried[i]);
+    for (const Channel& channel : links_.channels) {
+      const ElementRange part = part_of(channel.number());
       if (machine == home) read(links_.layout.PlaceOf(root), part);
-      links_.channels[i].Broadcast(bytes_of(part), home);
+      channel.Broadcast(bytes_of(part), home);
     }
     if (is_small || links_.local->size() == 1) return;
     if (machine != home) links_.local->WaitForAll();

@@ -151,10 +151,10 @@ class RankRecorder {
         rank_(rank),
         local_size_(std::ssize(layout.RanksOf(layout.MachineOf(rank)))) {
     for (const int channel : layout.ChannelsOf(rank)) {
-      carried_.push_back(channel);
-      channels_.emplace_back(layout.num_machines() == 1 ? nullptr
-                                                        : std::make_shared<RecordingContext>(Seat{
-                                                              recorder, layout, rank, channel}));
+      channels_.emplace_back(
+          channel, layout.num_machines() == 1
+                       ? nullptr
+                       : std::make_shared<RecordingContext>(Seat{recorder, layout, rank, channel}));
       if (layout.num_machines() == 1) break;
     }
   }
@@ -173,8 +173,8 @@ class RankRecorder {
 
   void ReduceStripes(int64_t num_elements) {
     const std::vector<ElementRange> all = {{0, num_elements}};
-    for (size_t i = 0; i < channels_.size(); ++i) {
-      const auto messages = ChannelMessages<float, float>(layout_, carried_[i], all, all);
+    for (const Channel& channel : channels_) {
+      const auto messages = ChannelMessages<float, float>(layout_, channel.number(), all, all);
       const auto bytes_of = [&](int machine) {
         return messages[static_cast<size_t>(machine)].num_elements() * sizeof(float);
       };
@@ -184,35 +184,35 @@ class RankRecorder {
       };
       bool has_reduced_own = false;
       const auto reduce_own = [&] {
-        if (!std::exchange(has_reduced_own, true)) reduce_of_machine(channels_[i].member());
+        if (!std::exchange(has_reduced_own, true)) reduce_of_machine(channel.member());
       };
-      channels_[i].Run(
-          {.outgoing = [&](int member) -> std::span<const std::byte> {
-             reduce_of_machine(member);
-             return Nowhere(bytes_of(member));
-           },
-           .incoming = [&](int, auto&) { return Nowhere(bytes_of(channels_[i].member())); },
-           .arrived =
-               [&](int, std::span<std::byte> part) {
-                 reduce_own();
-                 Touch(std::ssize(part));
-               }});
+      channel.Run({.outgoing = [&](int member) -> std::span<const std::byte> {
+                     reduce_of_machine(member);
+                     return Nowhere(bytes_of(member));
+                   },
+                   .incoming = [&](int, auto&) { return Nowhere(bytes_of(channel.member())); },
+                   .arrived =
+                       [&](int, std::span<std::byte> part) {
+                         reduce_own();
+                         Touch(std::ssize(part));
+                       }});
       reduce_own();
     }
   }
 
   void GatherStripes(const std::vector<ElementRange>& ranges) {
     const std::vector<ElementRange> all = {{0, ranges.back().end}};
-    for (size_t i = 0; i < channels_.size() && layout_.num_machines() > 1; ++i) {
-      const auto messages = ChannelMessages<float, float>(layout_, carried_[i], ranges, all);
+    for (const Channel& channel : channels_) {
+      if (layout_.num_machines() == 1) break;
+      const auto messages = ChannelMessages<float, float>(layout_, channel.number(), ranges, all);
       const auto bytes_of = [&](int machine) {
         return messages[static_cast<size_t>(machine)].num_elements() * sizeof(float);
       };
-      channels_[i].Run({.outgoing = [&](int) -> std::span<const std::byte> {
-                          return Nowhere(bytes_of(channels_[i].member()));
-                        },
-                        .incoming = [&](int member, auto&) { return Nowhere(bytes_of(member)); },
-                        .arrived = [](int, std::span<std::byte>) {}});
+      channel.Run({.outgoing = [&](int) -> std::span<const std::byte> {
+                     return Nowhere(bytes_of(channel.member()));
+                   },
+                   .incoming = [&](int member, auto&) { return Nowhere(bytes_of(member)); },
+                   .arrived = [](int, std::span<std::byte>) {}});
     }
     if (local_size_ == 1) return;
     int64_t bytes = 0;
@@ -223,15 +223,15 @@ class RankRecorder {
   }
 
   void Gather(int64_t bytes_of_each) {
-    for (size_t i = 0; i < channels_.size(); ++i) {
+    for (const Channel& channel : channels_) {
       const auto part_of = [&](int machine) {
         return Nowhere(
-            layout_.RankAt(machine, carried_[i]) < 0 ? 0 : static_cast<size_t>(bytes_of_each));
+            layout_.RankAt(machine, channel.number()) < 0 ? 0 : static_cast<size_t>(bytes_of_each));
       };
-      const std::span<std::byte> own = part_of(channels_[i].member());
-      channels_[i].Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
-                        .incoming = [&](int machine, auto&) { return part_of(machine); },
-                        .arrived = [](int, std::span<std::byte>) {}});
+      const std::span<std::byte> own = part_of(channel.member());
+      channel.Run({.outgoing = [&](int) -> std::span<const std::byte> { return own; },
+                   .incoming = [&](int machine, auto&) { return part_of(machine); },
+                   .arrived = [](int, std::span<std::byte>) {}});
     }
     if (local_size_ == 1) return;
     Meet();
@@ -244,10 +244,10 @@ class RankRecorder {
     const auto bytes_of = [&](int channel) {
       return is_small ? bytes : StripeOfRank({0, bytes}, channel, layout_.num_channels()).size();
     };
-    for (size_t i = 0; i < channels_.size(); ++i) {
-      Touch(bytes_of(carried_[i]));
-      channels_[i].Broadcast(Nowhere(static_cast<size_t>(bytes_of(carried_[i]))),
-                             layout_.MachineOf(root));
+    for (const Channel& channel : channels_) {
+      Touch(bytes_of(channel.number()));
+      channel.Broadcast(Nowhere(static_cast<size_t>(bytes_of(channel.number()))),
+                        layout_.MachineOf(root));
     }
     if (is_small || local_size_ == 1) return;
     Meet();
@@ -269,7 +269,6 @@ class RankRecorder {
   const MachineLayout& layout_;
   const int rank_;
   const int64_t local_size_;
-  std::vector<int> carried_;
   std::vector<Channel> channels_;
 };
 
