@@ -1,6 +1,5 @@
 #include "lathe/distributed/groups/channel.h"
 
-#include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
 #include <gloo/transport/unbound_buffer.h>
 
@@ -98,18 +97,5 @@ void Channel::Broadcast(std::span<std::byte> data, int root) const {
   options.setRoot(root);
   gloo::broadcast(options);
 }
-
-template <typename T>
-void Channel::AllReduce(std::span<T> data, Combiner combine) const {
-  if (size() == 1) return;
-  gloo::AllreduceOptions options(context_);
-  options.setOutput(data.data(), data.size());
-  options.setReduceFunction(combine);
-  options.setAlgorithm(gloo::AllreduceOptions::Algorithm::BCUBE);
-  gloo::allreduce(options);
-}
-template void Channel::AllReduce(std::span<float>, Combiner) const;
-template void Channel::AllReduce(std::span<double>, Combiner) const;
-template void Channel::AllReduce(std::span<int64_t>, Combiner) const;
 
 }  // namespace lathe

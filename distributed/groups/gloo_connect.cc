@@ -253,9 +253,9 @@ Socket ConnectToPeer(const std::string& address, PeerName self, Deadline deadlin
   }
 }
 
-std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
-    PeerWatch& watch, const std::vector<GlooMembership>& memberships, const std::string& host,
-    Milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers) {
+std::vector<Channel> ConnectGloo(PeerWatch& watch, const std::vector<GlooMembership>& memberships,
+                                 const std::string& host, Milliseconds timeout,
+                                 std::shared_ptr<ActiveTransfers> transfers) {
   const Deadline deadline = Clock::now() + timeout;
   tcp::attr attributes;
   attributes.hostname = host;
@@ -292,10 +292,12 @@ std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
     transport.Connect(said.member, std::move(socket));
     --awaited;
   }
-  std::vector<std::shared_ptr<gloo::Context>> contexts;
-  for (const auto& transport : transports)
-    contexts.push_back(std::make_shared<ConnectedContext>(device, transport));
-  return contexts;
+  std::vector<Channel> channels;
+  for (size_t i = 0; i < memberships.size(); ++i) {
+    channels.emplace_back(memberships[i].set,
+                          std::make_shared<ConnectedContext>(device, transports[i]));
+  }
+  return channels;
 }
 
 MachineLinks LinkMachines(PeerWatch& watch, const ProcessEnvironment& env, Milliseconds timeout,
@@ -321,9 +323,7 @@ MachineLinks LinkMachines(PeerWatch& watch, const ProcessEnvironment& env, Milli
   std::string host = watch.store().local_host();
   const bool is_ipv6 = host.find(':') != std::string::npos;
   if (const auto chosen = SocketInterfaceAddress(is_ipv6)) host = *chosen;
-  auto contexts = ConnectGloo(watch, memberships, host, timeout, std::move(transfers));
-  for (size_t i = 0; i < carried.size(); ++i)
-    links.channels.emplace_back(carried[i], std::move(contexts[i]));
+  links.channels = ConnectGloo(watch, memberships, host, timeout, std::move(transfers));
   return links;
 }
 

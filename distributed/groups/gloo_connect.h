@@ -2,10 +2,10 @@
 // through channels. Gloo connects the machines, so that a lost rank ends all waits.
 #pragma once
 
-#include <gloo/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -50,19 +50,16 @@ class ActiveTransfers {
     broken_off_ = true;
     for (Buffer* buffer : buffers_) Abort(buffer);
   }
-  bool is_broken_off() const {
-    const std::lock_guard lock(mutex_);
-    return broken_off_;
-  }
+  bool is_broken_off() const { return broken_off_; }
 
  private:
   static void Abort(Buffer* buffer) {
     buffer->abortWaitSend();
     buffer->abortWaitRecv();
   }
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::set<Buffer*> buffers_;
-  bool broken_off_ = false;
+  std::atomic<bool> broken_off_ = false;
 };
 
 // TCP connections between the ranks of a job. A rank that connects to another one proves that it
@@ -129,13 +126,13 @@ struct GlooMembership {
   std::vector<int> ranks;  // the members
 };
 
-// Returns a context for each membership; the members are the ranks of that context. All ranks of
+// Returns a channel for each membership, with the set's number and members. All ranks of
 // `watch` call it, inside of PeerWatch::Run. `host` is an address of this machine, where this rank
 // listens for others (PeerListener). Throws if a rank is lost, or after `timeout`. That doesn't
 // limit the transfers.
-std::vector<std::shared_ptr<gloo::Context>> ConnectGloo(
-    PeerWatch& watch, const std::vector<GlooMembership>& memberships, const std::string& host,
-    std::chrono::milliseconds timeout, std::shared_ptr<ActiveTransfers> transfers);
+std::vector<Channel> ConnectGloo(PeerWatch& watch, const std::vector<GlooMembership>& memberships,
+                                 const std::string& host, std::chrono::milliseconds timeout,
+                                 std::shared_ptr<ActiveTransfers> transfers);
 
 // The key under which ranks exchange PeerListener::address.
 inline constexpr char kGlooAddress[] = "gloo address";

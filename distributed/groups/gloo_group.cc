@@ -16,7 +16,6 @@
 #include "lathe/distributed/groups/background_gathers.h"
 #include "lathe/distributed/groups/call_signature.h"
 #include "lathe/distributed/groups/gloo_connect.h"
-#include "lathe/distributed/groups/stripe_message.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 
 namespace lathe {
@@ -196,45 +195,42 @@ class GlooGroup : public ProcessGroup {
   // adds those of the other machines, from the one before its own backward.
   template <typename Wire, typename T>
   void ReduceStripes(std::span<T> data, LocalRanks::Combiner combine) {
-    const std::vector<ElementRange> all = {{0, std::ssize(data)}};
     for (const Channel& channel : links_.channels) {
-      const auto messages = ChannelMessages<T, Wire>(links_.layout, channel.number(), all, all);
-      const auto reduce_of_machine = [&](int machine) {
+      const auto stripe_of = [&](int machine) {
         const int owner = links_.layout.RankAt(machine, channel.number());
-        const ElementRange stripe =
-            owner < 0 ? ElementRange{} : StripeOfRank(all[0], owner, size());
+        return owner < 0 ? ElementRange{} : StripeOfRank({0, std::ssize(data)}, owner, size());
+      };
+      const auto reduce_of_machine = [&](ElementRange stripe) {
         links_.local->Combine(stripe, sizeof(T), combine);
-        return stripe;
       };
-      std::optional<ElementRange> own;
+      const ElementRange own = stripe_of(channel.member());
+      const auto n = static_cast<size_t>(own.size());
+      bool has_reduced_own = false;
       const auto reduce_own = [&] {
-        if (!own) own = reduce_of_machine(channel.member());
+        if (!std::exchange(has_reduced_own, true)) reduce_of_machine(own);
       };
-      const size_t own_bytes =
-          messages[static_cast<size_t>(channel.member())].num_elements() * sizeof(Wire);
-      std::vector<std::vector<std::byte>> sent(messages.size());
-      channel.Run({.outgoing =
-                       [&](int member) {
-                         reduce_of_machine(member);
-                         return messages[static_cast<size_t>(member)].Pack(
-                             data.data(), sent[static_cast<size_t>(member)]);
-                       },
-                   .incoming = [&](int, std::vector<std::byte>& room) -> std::span<std::byte> {
-                     room.resize(own_bytes);
-                     return room;
-                   },
-                   .arrived =
-                       [&](int, std::span<std::byte> part) {
-                         reduce_own();  // only now, while the other stripes travel
-                         T* const to = data.data() + own->begin;
-                         const auto n = static_cast<size_t>(own->size());
-                         if constexpr (std::is_same_v<T, Wire>) {
-                           combine(to, to, part.data(), n);
-                         } else {
-                           const auto* theirs = reinterpret_cast<const Wire*>(part.data());
-                           for (size_t k = 0; k < n; ++k) to[k] += static_cast<T>(theirs[k]);
-                         }
-                       }});
+      std::vector<std::vector<std::byte>> sent(static_cast<size_t>(channel.size()));
+      const auto outgoing = [&](int member) {
+        const ElementRange stripe = stripe_of(member);
+        reduce_of_machine(stripe);
+        return StripeMessage<T, Wire>({stripe}).Pack(data.data(),
+                                                     sent[static_cast<size_t>(member)]);
+      };
+      const auto incoming = [&](int, std::vector<std::byte>& room) -> std::span<std::byte> {
+        room.resize(n * sizeof(Wire));
+        return room;
+      };
+      const auto arrived = [&](int, std::span<std::byte> part) {
+        reduce_own();  // only now, while the other stripes travel
+        T* const to = data.data() + own.begin;
+        if constexpr (std::is_same_v<T, Wire>) {
+          combine(to, to, part.data(), n);
+        } else {
+          const auto* theirs = reinterpret_cast<const Wire*>(part.data());
+          for (size_t k = 0; k < n; ++k) to[k] += static_cast<T>(theirs[k]);
+        }
+      };
+      channel.Run({outgoing, incoming, arrived});
       reduce_own();
     }
   }
@@ -307,20 +303,19 @@ class GlooGroup : public ProcessGroup {
     const bool is_small = LocalRanks::IsSmall(data.size());
     const int machine = links_.layout.MachineOf(rank()), home = links_.layout.MachineOf(root);
     const auto part_of = [&](int channel) {
-      const ElementRange all = {0, std::ssize(data)};
-      return is_small ? all : StripeOfRank(all, channel, links_.layout.num_channels());
-    };
-    const auto bytes_of = [&](ElementRange part) {
+      if (is_small) return data;
+      const ElementRange part =
+          StripeOfRank({0, std::ssize(data)}, channel, links_.layout.num_channels());
       return data.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size()));
     };
-    const auto read = [&](int place, ElementRange part) {
-      if (rank() != root)
-        links_.local->Read(place, static_cast<size_t>(part.begin), bytes_of(part));
+    const auto read = [&](int place, std::span<std::byte> part) {
+      if (rank() == root) return;
+      links_.local->Read(place, static_cast<size_t>(part.data() - data.data()), part);
     };
     for (const Channel& channel : links_.channels) {
-      const ElementRange part = part_of(channel.number());
+      const std::span<std::byte> part = part_of(channel.number());
       if (machine == home) read(links_.layout.PlaceOf(root), part);
-      channel.Broadcast(bytes_of(part), home);
+      channel.Broadcast(part, home);
     }
     if (is_small || links_.local->size() == 1) return;
     if (machine != home) links_.local->WaitForAll();

@@ -57,7 +57,7 @@ struct Offer {
 };
 
 MappedPages Owned(char* pages, int64_t bytes) {
-  return MappedPages(pages, {static_cast<size_t>(bytes)});
+  return MappedPages(pages, Unmap{static_cast<size_t>(bytes)});
 }
 
 // Maps a memory file that another process has open. Returns null if that is not possible.

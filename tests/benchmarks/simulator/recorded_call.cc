@@ -17,7 +17,6 @@
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/channel.h"
 #include "lathe/distributed/groups/local_ranks.h"
-#include "lathe/distributed/groups/stripe_message.h"
 
 namespace lathe::simulator {
 namespace {
