@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <random>
 #include <sstream>
 #include <stdexcept>
@@ -265,15 +266,15 @@ std::vector<Channel> ConnectGloo(PeerWatch& watch, const std::vector<GlooMembers
       watch.Exchange(kGlooAddress, listener.address(), timeout);
   const auto check = [&] { watch.CheckForProblems(); };
   // Each member connects to those before it, which need not answer for that.
-  std::vector<std::shared_ptr<WatchedTransport>> transports;
+  std::map<int, std::shared_ptr<WatchedTransport>> transports;  // by set
   int awaited = 0;
   for (const GlooMembership& mine : memberships) {
-    transports.push_back(std::make_shared<WatchedTransport>(device, mine, transfers));
+    auto& transport = transports[mine.set];
+    transport = std::make_shared<WatchedTransport>(device, mine, transfers);
     for (int other = 0; other < mine.member; ++other) {
       const std::string& address =
           addresses[static_cast<size_t>(mine.ranks[static_cast<size_t>(other)])];
-      transports.back()->Connect(other,
-                                 ConnectToPeer(address, {mine.set, mine.member}, deadline, check));
+      transport->Connect(other, ConnectToPeer(address, {mine.set, mine.member}, deadline, check));
     }
     awaited += static_cast<int>(mine.ranks.size()) - 1 - mine.member;
   }
@@ -285,18 +286,14 @@ std::vector<Channel> ConnectGloo(PeerWatch& watch, const std::vector<GlooMembers
       continue;
     }
     auto& [said, socket] = *met;
-    const auto in_set = std::ranges::find(memberships, said.set, &GlooMembership::set);
-    if (in_set == memberships.end()) continue;
-    WatchedTransport& transport = *transports[static_cast<size_t>(in_set - memberships.begin())];
-    if (!transport.Awaits(said.member)) continue;
-    transport.Connect(said.member, std::move(socket));
+    const auto of_set = transports.find(said.set);
+    if (of_set == transports.end() || !of_set->second->Awaits(said.member)) continue;
+    of_set->second->Connect(said.member, std::move(socket));
     --awaited;
   }
   std::vector<Channel> channels;
-  for (size_t i = 0; i < memberships.size(); ++i) {
-    channels.emplace_back(memberships[i].set,
-                          std::make_shared<ConnectedContext>(device, transports[i]));
-  }
+  for (const auto& [set, transport] : transports)
+    channels.emplace_back(set, std::make_shared<ConnectedContext>(device, transport));
   return channels;
 }
 

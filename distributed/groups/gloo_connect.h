@@ -62,13 +62,6 @@ class ActiveTransfers {
   std::atomic<bool> broken_off_ = false;
 };
 
-// TCP connections between the ranks of a job. A rank that connects to another one proves that it
-// belongs to the job. Strangers, such as a scan of ports or another job, do no harm.
-//
-//   PeerListener listener("10.0.0.7", std::nullopt);  // its address() reaches the others
-//   Socket socket = ConnectToPeer(address, {.set = 0, .member = 3}, deadline, check);  // there
-//   auto met = listener.Accept(std::chrono::milliseconds(200));  // here; said.member is 3
-
 // Who connects: a member of a set of ranks that get connections with each other.
 struct PeerName {
   int32_t set = 0, member = 0;
@@ -81,6 +74,12 @@ struct PeerGreeting {
   PeerName name;
 };
 
+// Takes TCP connections of ranks of the job. A rank that connects to another one proves that it
+// belongs to the job. Strangers, such as a scan of ports or another job, do no harm.
+//
+//   PeerListener listener("10.0.0.7", std::nullopt);  // its address() reaches the others
+//   Socket socket = ConnectToPeer(address, {.set = 0, .member = 3}, deadline, check);  // there
+//   auto met = listener.Accept(std::chrono::milliseconds(200));  // here; said.member is 3
 class PeerListener {
  public:
   // Listens at an address of this machine, at a port of the range or any free one. Throws as Listen
@@ -126,7 +125,7 @@ struct GlooMembership {
   std::vector<int> ranks;  // the members
 };
 
-// Returns a channel for each membership, with the set's number and members. All ranks of
+// Returns a channel for each membership, in the order of the sets' numbers. All ranks of
 // `watch` call it, inside of PeerWatch::Run. `host` is an address of this machine, where this rank
 // listens for others (PeerListener). Throws if a rank is lost, or after `timeout`. That doesn't
 // limit the transfers.

@@ -155,7 +155,7 @@ void LocalRanks::WaitForAll() {
 
 void LocalRanks::PublishLocation(Part& part, size_t bytes) const {
   part.exposed = 0;
-  for (const auto& one : exposed_) {
+  for (const auto& [number, one] : exposed_) {
     const std::shared_ptr<const ExposedMemory> exposed = one.lock();
     const std::shared_ptr<Storage> storage = exposed == nullptr ? nullptr : exposed->storage.lock();
     if (storage == nullptr || storage->sharing() != Storage::Sharing::kOthersRead) continue;
@@ -164,7 +164,7 @@ void LocalRanks::PublishLocation(Part& part, size_t bytes) const {
     const uintptr_t begin =
         reinterpret_cast<uintptr_t>(data_) - reinterpret_cast<uintptr_t>(storage->data());
     if (begin > exposed->bytes || bytes > exposed->bytes - begin) continue;
-    part.exposed = exposed->id;
+    part.exposed = number;
     part.begin = begin;
   }
 }
@@ -172,13 +172,10 @@ void LocalRanks::PublishLocation(Part& part, size_t bytes) const {
 // Returns the data that another rank has in this call if that rank exposes it, else null.
 const char* LocalRanks::ViewOf(int place) const {
   const Part& part = PartOf(place);
-  if (part.exposed == 0) return nullptr;
-  for (const auto& one : exposed_) {
-    const std::shared_ptr<const ExposedMemory> exposed = one.lock();
-    if (exposed != nullptr && exposed->id == part.exposed)
-      return exposed->views[static_cast<size_t>(place)].get() + part.begin;
-  }
-  return nullptr;
+  const auto found = exposed_.find(part.exposed);
+  const auto exposed = found == exposed_.end() ? nullptr : found->second.lock();
+  return exposed == nullptr ? nullptr
+                            : exposed->views[static_cast<size_t>(place)].get() + part.begin;
 }
 
 Differences LocalRanks::Publish(const CallSignature& signature, std::span<const std::byte> data) {
@@ -346,10 +343,10 @@ void LocalRanks::Share(Storage& storage) {
 std::shared_ptr<const void> LocalRanks::Expose(const std::shared_ptr<Storage>& storage,
                                                int64_t bytes) {
   const int64_t size = std::min(RoundUp(bytes, kPageBytes), storage->shareable_bytes());
+  const uint64_t number = ++times_exposed_;
   SharedFile own("lathe gradients", size, storage.get());
   const std::vector<Offer> offers = GatherEach(Offer{size, own.file});
   const auto exposed = std::make_shared<ExposedMemory>();
-  exposed->id = ++times_exposed_;
   exposed->storage = storage;
   exposed->bytes = static_cast<size_t>(size);
   bool have_all = own.pages != nullptr;
@@ -366,10 +363,10 @@ std::shared_ptr<const void> LocalRanks::Expose(const std::shared_ptr<Storage>& s
   storage->MapShared(own.pages.release(), size, Storage::Sharing::kOthersRead);
   // The latest Expose of a storage replaces earlier ones.
   std::erase_if(exposed_, [&](const auto& one) {
-    const auto before = one.lock();
+    const auto before = one.second.lock();
     return before == nullptr || before->storage.lock() == storage;
   });
-  exposed_.push_back(exposed);
+  exposed_[number] = exposed;
   return exposed;
 }
 

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -115,7 +116,7 @@ class LocalRanks {
   struct alignas(64) Part {
     const char* data;
     CallSignature signature;
-    // If the data lies in memory that the rank exposes: that memory's ExposedMemory::id, and the
+    // If the data lies in memory that the rank exposes: that memory's key in exposed_, and the
     // data's offset in it, in bytes. Otherwise `exposed` is 0.
     uint64_t exposed, begin;
     alignas(64) std::byte small[kSmallBytes];
@@ -129,7 +130,6 @@ class LocalRanks {
   };
   // Memory that this rank exposes to the others, and its views of the memory that they expose.
   struct ExposedMemory {
-    uint64_t id;  // the same on all ranks, counted from 1
     std::weak_ptr<Storage> storage;
     size_t bytes;
     std::vector<MappedPages> views;  // by place; null for this one
@@ -151,7 +151,8 @@ class LocalRanks {
   size_t turn_ = 0;       // the index of the part (Slot::parts) that ranks use now
   char* data_ = nullptr;  // what this rank has published last
   bool is_small_ = false;
-  std::vector<std::weak_ptr<const ExposedMemory>> exposed_;
+  // By numbers that are the same on all ranks, counted from 1.
+  std::map<uint64_t, std::weak_ptr<const ExposedMemory>> exposed_;
   uint64_t times_exposed_ = 0;
 };
 

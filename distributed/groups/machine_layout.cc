@@ -1,7 +1,6 @@
 #include "lathe/distributed/groups/machine_layout.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
 #include <utility>
 
@@ -10,16 +9,17 @@ namespace lathe {
 std::vector<std::vector<int>> RanksByMachine(const std::vector<RankPlacement>& placements) {
   std::vector<std::vector<int>> machines;
   struct Last {
-    size_t machine;
+    size_t machine = 0;
     bool has_main = false;  // a local rank 0
   };
   std::map<uint64_t, Last> last_of_host;
   for (size_t rank = 0; rank < placements.size(); ++rank) {
-    Last& last = last_of_host.try_emplace(placements[rank].host, Last{SIZE_MAX}).first->second;
+    const auto [at, is_new] = last_of_host.try_emplace(placements[rank].host);
+    Last& last = at->second;
     const bool is_main = placements[rank].local_rank == 0;
     // Several machines may have one name, or one machine several launchers. A local rank 0 begins
     // the next one. Those before the first local rank 0 belong to its machine.
-    if (last.machine == SIZE_MAX || (is_main && last.has_main)) {
+    if (is_new || (is_main && last.has_main)) {
       last = {machines.size()};
       machines.emplace_back();
     }
