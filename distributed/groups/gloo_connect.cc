@@ -98,11 +98,9 @@ constexpr Milliseconds kNoLimit = std::chrono::hours(24 * 365);
 // A transport of Gloo's with such connections and buffers.
 class WatchedTransport : public tcp::Context {
  public:
-  WatchedTransport(std::shared_ptr<tcp::Device> device, const GlooMembership& membership,
+  WatchedTransport(std::shared_ptr<tcp::Device> device, int member, int num_members,
                    std::shared_ptr<ActiveTransfers> transfers)
-      : tcp::Context(std::move(device), membership.member,
-                     static_cast<int>(membership.ranks.size())),
-        transfers_(std::move(transfers)) {
+      : tcp::Context(std::move(device), member, num_members), transfers_(std::move(transfers)) {
     setTimeout(kNoLimit);
   }
   void Connect(int other, Socket socket) {
@@ -144,9 +142,8 @@ PeerListener ListenForPeers(const std::string& host) try {
   throw OwnFault(e.message() + (e.hint().empty() ? "" : "; " + e.hint()));
 }
 
-// Sets the layout and the local ranks.
-void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, const ProcessEnvironment& env,
-                    Milliseconds timeout) {
+// Returns the layout and the local ranks.
+MachineLinks MeetLocalRanks(PeerWatch& watch, const ProcessEnvironment& env, Milliseconds timeout) {
   LocalRanks::Newcomer newcomer(env.local_rank == 0 ? env.local_world_size : 0);
   const Introduction mine = {{HashName(HostName()), env.local_rank, env.local_world_size},
                              newcomer.hello()};
@@ -160,7 +157,7 @@ void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, const ProcessEnvironm
     placements.push_back(theirs.placement);
     all.push_back(theirs.hello);
   }
-  links.layout = MachineLayout(placements);
+  MachineLinks links = {MachineLayout(placements), nullptr, {}};
   const auto own_machine = [&] { return links.layout.RanksOf(links.layout.MachineOf(env.rank)); };
   std::vector<LocalRanks::Hello> hellos;
   for (const int other : own_machine()) hellos.push_back(all[static_cast<size_t>(other)]);
@@ -173,10 +170,11 @@ void MeetLocalRanks(MachineLinks& links, PeerWatch& watch, const ProcessEnvironm
     return std::ranges::all_of(ranks,
                                [&](int each) { return met[static_cast<size_t>(each)] == "1"; });
   });
-  if (own_machine().size() > 1) return;
+  if (own_machine().size() > 1) return links;
   LocalRanks::Newcomer alone(1);
   links.local = alone.Meet({alone.hello()}, 0);
   if (links.local == nullptr) throw OwnFault("there is no memory to share with other processes");
+  return links;
 }
 
 }  // namespace
@@ -254,7 +252,7 @@ Socket ConnectToPeer(const std::string& address, PeerName self, Deadline deadlin
   }
 }
 
-std::vector<Channel> ConnectGloo(PeerWatch& watch, const std::vector<GlooMembership>& memberships,
+std::vector<Channel> ConnectGloo(PeerWatch& watch, const MachineLayout& layout, int rank,
                                  const std::string& host, Milliseconds timeout,
                                  std::shared_ptr<ActiveTransfers> transfers) {
   const Deadline deadline = Clock::now() + timeout;
@@ -266,17 +264,18 @@ std::vector<Channel> ConnectGloo(PeerWatch& watch, const std::vector<GlooMembers
       watch.Exchange(kGlooAddress, listener.address(), timeout);
   const auto check = [&] { watch.CheckForProblems(); };
   // Each member connects to those before it, which need not answer for that.
-  std::map<int, std::shared_ptr<WatchedTransport>> transports;  // by set
+  std::map<int, std::shared_ptr<WatchedTransport>> transports;  // by channel
+  const int member = layout.MachineOf(rank), num_members = layout.num_machines();
   int awaited = 0;
-  for (const GlooMembership& mine : memberships) {
-    auto& transport = transports[mine.set];
-    transport = std::make_shared<WatchedTransport>(device, mine, transfers);
-    for (int other = 0; other < mine.member; ++other) {
-      const std::string& address =
-          addresses[static_cast<size_t>(mine.ranks[static_cast<size_t>(other)])];
-      transport->Connect(other, ConnectToPeer(address, {mine.set, mine.member}, deadline, check));
+  for (const int channel : layout.ChannelsOf(rank)) {
+    auto& transport = transports[channel];
+    transport = std::make_shared<WatchedTransport>(device, member, num_members, transfers);
+    for (int other = 0; other < member; ++other) {
+      const int peer = layout.RankAt(other, layout.CarrierOf(channel, other));
+      transport->Connect(other, ConnectToPeer(addresses[static_cast<size_t>(peer)],
+                                              {channel, member}, deadline, check));
     }
-    awaited += static_cast<int>(mine.ranks.size()) - 1 - mine.member;
+    awaited += num_members - 1 - member;
   }
   while (awaited > 0) {
     auto met = listener.Accept(Milliseconds(200));
@@ -292,35 +291,23 @@ std::vector<Channel> ConnectGloo(PeerWatch& watch, const std::vector<GlooMembers
     --awaited;
   }
   std::vector<Channel> channels;
-  for (const auto& [set, transport] : transports)
-    channels.emplace_back(set, std::make_shared<ConnectedContext>(device, transport));
+  for (const auto& [channel, transport] : transports)
+    channels.emplace_back(channel, std::make_shared<ConnectedContext>(device, transport));
   return channels;
 }
 
 MachineLinks LinkMachines(PeerWatch& watch, const ProcessEnvironment& env, Milliseconds timeout,
                           std::shared_ptr<ActiveTransfers> transfers) {
-  MachineLinks links;
-  MeetLocalRanks(links, watch, env, timeout);
-  const MachineLayout& layout = links.layout;
-  const int machine = layout.MachineOf(env.rank);
-  const std::vector<int> carried = layout.ChannelsOf(env.rank);
-  if (layout.num_machines() == 1) {
-    links.channels.emplace_back(carried[0], nullptr);
+  MachineLinks links = MeetLocalRanks(watch, env, timeout);
+  if (links.layout.num_machines() == 1) {
+    links.channels.emplace_back(links.layout.PlaceOf(env.rank), nullptr);
     return links;
-  }
-  std::vector<GlooMembership> memberships;
-  for (const int channel : carried) {
-    memberships.push_back({channel, machine, {}});
-    for (int other = 0; other < layout.num_machines(); ++other) {
-      const int place = layout.CarrierOf(channel, other);
-      memberships.back().ranks.push_back(layout.RankAt(other, place));
-    }
   }
   // The store knows this rank's address once all ranks have joined.
   std::string host = watch.store().local_host();
   const bool is_ipv6 = host.find(':') != std::string::npos;
   if (const auto chosen = SocketInterfaceAddress(is_ipv6)) host = *chosen;
-  links.channels = ConnectGloo(watch, memberships, host, timeout, std::move(transfers));
+  links.channels = ConnectGloo(watch, links.layout, env.rank, host, timeout, std::move(transfers));
   return links;
 }
 

@@ -62,7 +62,8 @@ class ActiveTransfers {
   std::atomic<bool> broken_off_ = false;
 };
 
-// Who connects: a member of a set of ranks that get connections with each other.
+// Who connects: a member of a set of ranks that get connections with each other. The set is a
+// channel, and the member's number is its machine's (see machine_layout.h).
 struct PeerName {
   int32_t set = 0, member = 0;
 };
@@ -118,18 +119,11 @@ class PeerListener {
 Socket ConnectToPeer(const std::string& address, PeerName self, Deadline deadline,
                      const std::function<void()>& on_wait);
 
-// A rank's place in a set of ranks that are to be connected, each with every other.
-struct GlooMembership {
-  int set = 0;             // the set's number, the same on all of its members
-  int member = 0;          // this rank's index in `ranks`
-  std::vector<int> ranks;  // the members
-};
-
-// Returns a channel for each membership, in the order of the sets' numbers. All ranks of
-// `watch` call it, inside of PeerWatch::Run. `host` is an address of this machine, where this rank
-// listens for others (PeerListener). Throws if a rank is lost, or after `timeout`. That doesn't
-// limit the transfers.
-std::vector<Channel> ConnectGloo(PeerWatch& watch, const std::vector<GlooMembership>& memberships,
+// Connects the ranks that carry the same channel, each with every other. Returns the channels of
+// `rank`, ascending. All ranks of `watch` call it, inside of PeerWatch::Run. `host` is an address
+// of this machine, where this rank listens for others (PeerListener). Throws if a rank is lost, or
+// after `timeout`. That doesn't limit the transfers.
+std::vector<Channel> ConnectGloo(PeerWatch& watch, const MachineLayout& layout, int rank,
                                  const std::string& host, std::chrono::milliseconds timeout,
                                  std::shared_ptr<ActiveTransfers> transfers);
 

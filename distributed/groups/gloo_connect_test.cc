@@ -113,10 +113,10 @@ TEST(Strangers, DisturbNobodyWhileRanksConnect) {
     watch.Run("connecting", [&] {
       if (env.rank == 2) std::this_thread::sleep_for(seconds(1));
       const auto transfers = std::make_shared<ActiveTransfers>();
+      const std::vector<RankPlacement> alone(kRanks);  // each on a machine of its own
+      const MachineLayout layout(alone);
       const Channel channel =
-          ConnectGloo(watch, {{.set = 0, .member = env.rank, .ranks = {0, 1, 2}}}, kHost,
-                      seconds(20), transfers)
-              .front();
+          ConnectGloo(watch, layout, env.rank, kHost, seconds(20), transfers).front();
       for (int i = 0; i < 100; ++i) {
         sum = env.rank + 1;
         channel.AllReduce<int64_t>({&sum, 1}, Add);
