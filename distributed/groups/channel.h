@@ -90,9 +90,11 @@ class StripeMessage {
   // travel as they lie.
   std::span<const std::byte> Pack(T* data, std::vector<std::byte>& buffer) const {
     const std::span<std::byte> message = Room(data, buffer);
-    ForEach(message.data(), [&](const ElementRange& piece, Wire* wire) {
-      std::transform(data + piece.begin, data + piece.end, wire, [](T x) { return Wire(x); });
-    });
+    if (IsInPlace()) return message;
+    auto* wire = reinterpret_cast<Wire*>(message.data());
+    for (const ElementRange& piece : pieces_)
+      wire =
+          std::transform(data + piece.begin, data + piece.end, wire, [](T x) { return Wire(x); });
     return message;
   }
   // Returns where to receive such a message.
@@ -105,23 +107,17 @@ class StripeMessage {
   }
   // Sets the elements in `data` from a message that lies where Room or Pack has said.
   void Unpack(std::span<const std::byte> message, T* data) const {
-    ForEach(const_cast<std::byte*>(message.data()), [&](const ElementRange& piece, Wire* wire) {
+    if (IsInPlace()) return;
+    const auto* wire = reinterpret_cast<const Wire*>(message.data());
+    for (const ElementRange& piece : pieces_) {
       std::transform(wire, wire + piece.size(), data + piece.begin, [](Wire x) { return T(x); });
-    });
+      wire += piece.size();
+    }
   }
 
  private:
   bool IsInPlace() const { return std::is_same_v<T, Wire> && pieces_.size() == 1; }
-  // Calls `copy` with each piece and its place in the message, unless the message is in place.
-  template <typename Copy>
-  void ForEach(std::byte* message, const Copy& copy) const {
-    if (IsInPlace()) return;
-    auto* wire = reinterpret_cast<Wire*>(message);
-    for (const ElementRange& piece : pieces_) {
-      copy(piece, wire);
-      wire += piece.size();
-    }
-  }
+
   std::vector<ElementRange> pieces_;
   size_t num_elements_ = 0;
 };

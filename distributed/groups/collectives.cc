@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <sstream>
 
 #include "lathe/core/base/philox.h"
 #include "lathe/core/ops/shaping/concat.h"
@@ -23,9 +22,8 @@ struct Signature {
 
   std::string Text() const {
     if (dtype < 0) return "no tensor";
-    std::ostringstream out;
-    out << ToString(static_cast<DType>(dtype)) << ' ' << Shape(dims.begin(), dims.begin() + ndim);
-    return out.str();
+    return std::string(ToString(static_cast<DType>(dtype))) + ' ' +
+           ToString(Shape(dims.begin(), dims.begin() + ndim));
   }
 };
 
@@ -63,10 +61,8 @@ std::span<std::byte> TensorBytes(const Tensor& tensor) {
 }
 
 int64_t Longest(const std::vector<Signature>& all, int dim) {
-  int64_t longest = 0;
-  for (const Signature& signature : all)
-    longest = std::max(longest, signature.dims[static_cast<size_t>(dim)]);
-  return longest;
+  const auto length = [&](const Signature& of) { return of.dims[static_cast<size_t>(dim)]; };
+  return length(std::ranges::max(all, {}, length));
 }
 
 // Returns a new tensor on the host. Its dimension `dim` has the length `longest`.

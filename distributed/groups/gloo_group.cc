@@ -124,8 +124,7 @@ class GlooGroup : public ProcessGroup {
   std::string AwaitMessage(const std::string& key, int from) override {
     return watch_.AwaitMessage(key, from);
   }
-  std::optional<std::string> FindMessage(const std::string& key,
-                                         std::chrono::milliseconds time) override {
+  std::optional<std::string> FindMessage(const std::string& key, Milliseconds time) override {
     return watch_.FindMessage(key, time);
   }
 
@@ -293,8 +292,7 @@ class GlooGroup : public ProcessGroup {
       links_.local->Read(SourceOf(owner),
                          reads_memory() ? 0 : static_cast<size_t>(part.data() - all.data()), part);
     }
-    const size_t published = reads_memory() ? mine.size() : all.size();
-    if (!LocalRanks::IsSmall(published)) links_.local->WaitForAll();
+    if (!LocalRanks::IsSmall(reads_memory() ? mine.size() : all.size())) links_.local->WaitForAll();
   }
 
   // Small data travels whole through each channel, and large data in as many parts as there are

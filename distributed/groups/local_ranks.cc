@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -80,8 +79,6 @@ bool CanRead(const LocalRanks::Hello& other) {
 
 }  // namespace
 
-void Unmap::operator()(char* pages) const { munmap(pages, bytes); }
-
 SharedFile::SharedFile(const char* name, int64_t bytes, const Storage* from) {
   if (bytes == 0) return;
   const MemoryFile made = MakeMemoryFile(name, bytes);
@@ -89,10 +86,6 @@ SharedFile::SharedFile(const char* name, int64_t bytes, const Storage* from) {
   pages = Owned(made.pages, bytes);
   if (pages == nullptr || from == nullptr) return;
   std::memcpy(pages.get(), from->data(), static_cast<size_t>(std::min(bytes, from->bytes())));
-}
-
-SharedFile::~SharedFile() {
-  if (file >= 0) close(file);
 }
 
 LocalRanks::Newcomer::Newcomer(int num_ranks)
@@ -242,25 +235,10 @@ namespace {
 // Pieces that are read at once from one rank. They lie at the same offsets in its data as in this
 // rank's data.
 struct ReadBatch {
+  static constexpr size_t kMostBytes = 1 << 20, kMostPieces = 512;
   int from;
   std::vector<iovec> pieces;
   size_t bytes = 0;
-
-  // Returns how many of the bytes fit.
-  size_t Add(char* at, size_t most) {
-    const size_t added = std::min(most, kMostBytes - bytes);
-    if (!pieces.empty() &&
-        static_cast<char*>(pieces.back().iov_base) + pieces.back().iov_len == at) {
-      pieces.back().iov_len += added;
-    } else {
-      pieces.push_back({at, added});
-    }
-    bytes += added;
-    return added;
-  }
-  bool IsFull() const { return bytes >= kMostBytes || pieces.size() == kMostPieces; }
-
-  static constexpr size_t kMostBytes = 1 << 20, kMostPieces = 512;
 };
 
 // Returns what this rank has to read. `sources`: see ReadStripes.
@@ -269,25 +247,35 @@ std::vector<ReadBatch> PlanReads(int self, const std::vector<int>& sources, char
                                  const std::vector<ElementRange>& changed) {
   constexpr size_t kGapBytes = 2 << 10;  // gaps of up to this size are read, too
   std::vector<ReadBatch> reads;
+  // Adds to the last batch, and begins others as they get full.
+  const auto add = [&](int from, size_t at, size_t end) {
+    while (at < end) {
+      if (reads.empty() || reads.back().from != from ||
+          reads.back().bytes == ReadBatch::kMostBytes ||
+          reads.back().pieces.size() == ReadBatch::kMostPieces)
+        reads.push_back({from, {}});
+      const size_t n = std::min(end - at, ReadBatch::kMostBytes - reads.back().bytes);
+      reads.back().pieces.push_back({data + at, n});
+      reads.back().bytes += n;
+      at += n;
+    }
+  };
   const int size = static_cast<int>(sources.size());
   for (int i = 0; i < size; ++i) {
     const int rank = (self + i) % size;  // so that not all read from the same rank first
     const int source = sources[static_cast<size_t>(rank)];
     if (source == self) continue;
     for (const ElementRange& range : ranges) {
-      char* end_of_last = nullptr;  // the end of the last piece of this range
+      size_t begin = 0, end = 0;  // of what is to be read together, in bytes
       for (const ElementRange& piece : Intersection(StripeOfRank(range, rank, size), changed)) {
-        char* at = data + static_cast<size_t>(piece.begin) * element_size;
-        char* const end = data + static_cast<size_t>(piece.end) * element_size;
-        if (end_of_last != nullptr && static_cast<size_t>(at - end_of_last) <= kGapBytes)
-          at = end_of_last;
-        end_of_last = end;
-        while (at < end) {
-          if (reads.empty() || reads.back().from != source || reads.back().IsFull())
-            reads.push_back({source, {}});
-          at += reads.back().Add(at, static_cast<size_t>(end - at));
+        const size_t at = static_cast<size_t>(piece.begin) * element_size;
+        if (begin == end || at - end > kGapBytes) {
+          add(source, begin, end);
+          begin = at;
         }
+        end = static_cast<size_t>(piece.end) * element_size;
       }
+      add(source, begin, end);
     }
   }
   return reads;

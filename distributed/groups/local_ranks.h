@@ -9,7 +9,9 @@
 //   ranks.WaitForAll();                             // nobody reads this rank's data any more
 #pragma once
 
+#include <sys/mman.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
@@ -30,7 +32,7 @@ namespace lathe {
 // Pages that the last owner unmaps.
 struct Unmap {
   size_t bytes = 0;
-  void operator()(char* pages) const;
+  void operator()(char* pages) const { munmap(pages, bytes); }
 };
 using MappedPages = std::unique_ptr<char, Unmap>;
 
@@ -38,7 +40,9 @@ using MappedPages = std::unique_ptr<char, Unmap>;
 struct SharedFile {
   // Begins with the contents of `from`, unless that is null. Without bytes there is no file.
   SharedFile(const char* name, int64_t bytes, const Storage* from = nullptr);
-  ~SharedFile();
+  ~SharedFile() {
+    if (file >= 0) close(file);
+  }
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
 
