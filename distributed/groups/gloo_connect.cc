@@ -74,20 +74,16 @@ class WatchedBuffer : public Buffer {
 class ConnectedPair : public tcp::Pair {
  public:
   using tcp::Pair::Pair;
-  // A new pair listens, at a port that nobody is told. Ends that. Returns false if somebody has
-  // connected there all the same.
-  bool StopListening() {
+  // A new pair listens, at a port that nobody is told. Ends that and takes the socket. Returns
+  // false if somebody has connected there all the same.
+  bool Take(Socket& socket) {
     const std::lock_guard lock(m_);
     if (state_ != LISTENING) return false;
     device_->unregisterDescriptor(fd_, this);
-    ::close(std::exchange(fd_, -1));
+    ::close(std::exchange(fd_, socket.Release()));
     state_ = INITIALIZING;
-    return true;
-  }
-  void Use(Socket socket) {
-    const std::lock_guard lock(m_);
-    fd_ = socket.Release();
     handleConnected();
+    return true;
   }
 };
 
@@ -107,8 +103,7 @@ class WatchedTransport : public tcp::Context {
     std::unique_ptr<ConnectedPair> pair;
     do {
       pair = std::make_unique<ConnectedPair>(this, device_.get(), other, kNoLimit);
-    } while (!pair->StopListening());
-    pair->Use(std::move(socket));
+    } while (!pair->Take(socket));
     pairs_[static_cast<size_t>(other)] = std::move(pair);
   }
   // Returns true if `other` is a member that connects to this one and has not done so yet.
@@ -261,7 +256,7 @@ std::vector<Channel> ConnectGloo(PeerWatch& watch, const MachineLayout& layout, 
   const auto device = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(attributes));
   PeerListener listener = ListenForPeers(host);
   const std::vector<std::string> addresses =
-      watch.Exchange(kGlooAddress, listener.address(), timeout);
+      watch.Exchange(PeerListener::kKey, listener.address(), timeout);
   const auto check = [&] { watch.CheckForProblems(); };
   // Each member connects to those before it, which need not answer for that.
   std::map<int, std::shared_ptr<WatchedTransport>> transports;  // by channel

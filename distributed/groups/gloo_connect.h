@@ -87,8 +87,9 @@ class PeerListener {
   // does, and Unavailable if all ports of the range are taken.
   PeerListener(const std::string& host, const std::optional<PortRange>& ports);
 
-  // Returns what other ranks need to connect to this one.
+  // Returns what other ranks need to connect to this one. They exchange it under kKey.
   std::string address() const;
+  static constexpr char kKey[] = "gloo address";
 
   struct Met {
     PeerName said;
@@ -126,9 +127,6 @@ Socket ConnectToPeer(const std::string& address, PeerName self, Deadline deadlin
 std::vector<Channel> ConnectGloo(PeerWatch& watch, const MachineLayout& layout, int rank,
                                  const std::string& host, std::chrono::milliseconds timeout,
                                  std::shared_ptr<ActiveTransfers> transfers);
-
-// The key under which ranks exchange PeerListener::address.
-inline constexpr char kGlooAddress[] = "gloo address";
 
 // What a rank tells all others first, as bytes (see PeerWatch::Exchange). Then it tells under kMet,
 // by "1" or "0", whether it can read the memory of the other ranks of its machine.

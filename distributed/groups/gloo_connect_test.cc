@@ -51,7 +51,7 @@ void EndWhileConnecting(const ProcessEnvironment& env) {
                    seconds(20));
     watch.Exchange(Introduction::kMet, "1", seconds(20));
     const PeerListener listener(kHost, std::nullopt);
-    watch.Exchange(kGlooAddress, listener.address(), seconds(20));
+    watch.Exchange(PeerListener::kKey, listener.address(), seconds(20));
     raise(SIGKILL);
   });
 }

@@ -90,11 +90,11 @@ SharedFile::SharedFile(const char* name, int64_t bytes, const Storage* from) {
 
 LocalRanks::Newcomer::Newcomer(int num_ranks)
     : slots_("lathe ranks", num_ranks * static_cast<int64_t>(sizeof(Slot))),
-      // A value by which others recognise this process: in another container, another process may
-      // have the same process id.
-      mark_((static_cast<uint64_t>(getpid()) << 32) ^
-            reinterpret_cast<uintptr_t>(&mark_) * 0x9E3779B97F4A7C15u),
-      hello_{getpid(), slots_.file, &mark_, mark_} {
+      // The mark is a value by which others recognise this process: in another container, another
+      // process may have the same process id.
+      hello_{getpid(), slots_.file, &hello_.mark,
+             (static_cast<uint64_t>(getpid()) << 32) ^
+                 reinterpret_cast<uintptr_t>(&hello_.mark) * 0x9E3779B97F4A7C15u} {
   // Where the kernel lets a process read only its descendants' memory, this lets all processes of
   // the same user read this one's.
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);

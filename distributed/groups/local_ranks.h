@@ -72,7 +72,6 @@ class LocalRanks {
 
    private:
     SharedFile slots_;
-    const uint64_t mark_;
     const Hello hello_;
   };
 

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "lathe/core/base/dtype.h"
 #include "lathe/core/base/element_range.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/tensor.h"
