@@ -40,9 +40,8 @@ inline std::string NamesOf(Differences differences) {
   constexpr const char* kNames[] = {"kinds of data", "sizes", "dtypes",
                                     "operations",    "roots", "sequence numbers"};
   std::vector<std::string> names;
-  for (const char* name : kNames) {
-    if (differences & 1) names.emplace_back(name);
-    differences >>= 1;
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (differences >> i & 1) names.emplace_back(kNames[i]);
   }
   return absl::StrJoin(names, ", ");
 }

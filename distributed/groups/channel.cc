@@ -77,7 +77,7 @@ void Channel::Run(const Exchange& exchange) const {
   std::vector<Buffer> sent;
   for (int i = 1; i < size(); ++i) {
     const int to = Neighbour(i);
-    sent.push_back(Send(exchange.outgoing(to), to));
+    if (Buffer buffer = Send(exchange.outgoing(to), to)) sent.push_back(std::move(buffer));
   }
   for (; !parts.empty(); post()) {
     const Part part = std::move(parts.front());
@@ -85,9 +85,7 @@ void Channel::Run(const Exchange& exchange) const {
     if (part.buffer != nullptr) part.buffer->waitRecv();
     exchange.arrived(part.from, part.bytes);
   }
-  for (const Buffer& buffer : sent) {
-    if (buffer != nullptr) buffer->waitSend();
-  }
+  for (const Buffer& buffer : sent) buffer->waitSend();
 }
 
 void Channel::Broadcast(std::span<std::byte> data, int root) const {

@@ -110,13 +110,6 @@ std::unique_ptr<LocalRanks> LocalRanks::Newcomer::Meet(const std::vector<Hello>&
   return std::unique_ptr<LocalRanks>(new LocalRanks(place, hellos.size(), std::move(pages)));
 }
 
-LocalRanks::LocalRanks(int place, size_t size, MappedPages pages)
-    : place_(place),
-      pages_(std::move(pages)),
-      slots_(reinterpret_cast<Slot*>(pages_.get()), size) {  // all zeros at first
-  SlotOf(place).pid = getpid();
-}
-
 void LocalRanks::WaitForAll() {
   constexpr int kSpins = 2000;  // about 20 microseconds
   const timespec pause = {.tv_sec = 0, .tv_nsec = 50'000'000};
@@ -146,22 +139,6 @@ void LocalRanks::WaitForAll() {
   }
 }
 
-void LocalRanks::PublishLocation(Part& part, size_t bytes) const {
-  part.exposed = 0;
-  for (const auto& [number, one] : exposed_) {
-    const std::shared_ptr<const ExposedMemory> exposed = one.lock();
-    const std::shared_ptr<Storage> storage = exposed == nullptr ? nullptr : exposed->storage.lock();
-    if (storage == nullptr || storage->sharing() != Storage::Sharing::kOthersRead) continue;
-    // Addresses are subtracted as numbers, since the data may lie anywhere. An address before the
-    // storage's gives an offset that is too large.
-    const uintptr_t begin =
-        reinterpret_cast<uintptr_t>(data_) - reinterpret_cast<uintptr_t>(storage->data());
-    if (begin > exposed->bytes || bytes > exposed->bytes - begin) continue;
-    part.exposed = number;
-    part.begin = begin;
-  }
-}
-
 // Returns the data that another rank has in this call if that rank exposes it, else null.
 const char* LocalRanks::ViewOf(int place) const {
   const Part& part = PartOf(place);
@@ -178,7 +155,19 @@ Differences LocalRanks::Publish(const CallSignature& signature, std::span<const 
   Part& mine = SlotOf(place_).parts[turn_];
   mine.data = data_;
   mine.signature = signature;
-  PublishLocation(mine, data.size());
+  mine.exposed = 0;
+  for (const auto& [number, one] : exposed_) {
+    const std::shared_ptr<const ExposedMemory> exposed = one.lock();
+    const std::shared_ptr<Storage> storage = exposed == nullptr ? nullptr : exposed->storage.lock();
+    if (storage == nullptr || storage->sharing() != Storage::Sharing::kOthersRead) continue;
+    // Addresses are subtracted as numbers, since the data may lie anywhere. An address before the
+    // storage's gives an offset that is too large.
+    const uintptr_t begin =
+        reinterpret_cast<uintptr_t>(data_) - reinterpret_cast<uintptr_t>(storage->data());
+    if (begin > exposed->bytes || data.size() > exposed->bytes - begin) continue;
+    mine.exposed = number;
+    mine.begin = begin;
+  }
   if (is_small_ && !data.empty()) std::memcpy(mine.small, data.data(), data.size());
   WaitForAll();
   Differences differences = 0;

@@ -138,10 +138,15 @@ class LocalRanks {
     std::vector<MappedPages> views;  // by place; null for this one
   };
 
-  LocalRanks(int place, size_t size, MappedPages pages);
+  // `pages`: of `size` slots, all zeros at first.
+  LocalRanks(int place, size_t size, MappedPages pages)
+      : place_(place),
+        pages_(std::move(pages)),
+        slots_(reinterpret_cast<Slot*>(pages_.get()), size) {
+    SlotOf(place).pid = getpid();
+  }
   Slot& SlotOf(int place) const { return slots_[static_cast<size_t>(place)]; }
   const Part& PartOf(int place) const { return SlotOf(place).parts[turn_]; }
-  void PublishLocation(Part& part, size_t bytes) const;
   const char* ViewOf(int place) const;
   template <typename T>
   std::vector<T> GatherEach(const T& mine);
