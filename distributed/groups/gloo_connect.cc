@@ -156,11 +156,10 @@ MachineLinks MeetLocalRanks(PeerWatch& watch, const ProcessEnvironment& env, Mil
   const auto own_machine = [&] { return links.layout.RanksOf(links.layout.MachineOf(env.rank)); };
   std::vector<LocalRanks::Hello> hellos;
   for (const int other : own_machine()) hellos.push_back(all[static_cast<size_t>(other)]);
-  const bool is_alone = hellos.size() == 1;
-  if (!is_alone) links.local = newcomer.Meet(hellos, links.layout.PlaceOf(env.rank));
+  links.local = newcomer.Meet(hellos, links.layout.PlaceOf(env.rank));
   // Each rank tells whether it can read the others' memory. All ranks of a machine must.
   const std::vector<std::string> met =
-      watch.Exchange(Introduction::kMet, is_alone || links.local != nullptr ? "1" : "0", timeout);
+      watch.Exchange(Introduction::kMet, links.local != nullptr ? "1" : "0", timeout);
   links.layout.SplitUnless([&](const std::vector<int>& ranks) {
     return std::ranges::all_of(ranks,
                                [&](int each) { return met[static_cast<size_t>(each)] == "1"; });
@@ -258,19 +257,19 @@ std::vector<Channel> ConnectGloo(PeerWatch& watch, const MachineLayout& layout, 
   const std::vector<std::string> addresses =
       watch.Exchange(PeerListener::kKey, listener.address(), timeout);
   const auto check = [&] { watch.CheckForProblems(); };
-  // Each member connects to those before it, which need not answer for that.
+  // Each rank connects to those of earlier machines, which need not answer for that.
   std::map<int, std::shared_ptr<WatchedTransport>> transports;  // by channel
-  const int member = layout.MachineOf(rank), num_members = layout.num_machines();
+  const int machine = layout.MachineOf(rank), num_machines = layout.num_machines();
   int awaited = 0;
   for (const int channel : layout.ChannelsOf(rank)) {
     auto& transport = transports[channel];
-    transport = std::make_shared<WatchedTransport>(device, member, num_members, transfers);
-    for (int other = 0; other < member; ++other) {
+    transport = std::make_shared<WatchedTransport>(device, machine, num_machines, transfers);
+    for (int other = 0; other < machine; ++other) {
       const int peer = layout.RankAt(other, layout.CarrierOf(channel, other));
       transport->Connect(other, ConnectToPeer(addresses[static_cast<size_t>(peer)],
-                                              {channel, member}, deadline, check));
+                                              {channel, machine}, deadline, check));
     }
-    awaited += num_members - 1 - member;
+    awaited += num_machines - 1 - machine;
   }
   while (awaited > 0) {
     auto met = listener.Accept(Milliseconds(200));
@@ -280,9 +279,9 @@ std::vector<Channel> ConnectGloo(PeerWatch& watch, const MachineLayout& layout, 
       continue;
     }
     auto& [said, socket] = *met;
-    const auto of_set = transports.find(said.set);
-    if (of_set == transports.end() || !of_set->second->Awaits(said.member)) continue;
-    of_set->second->Connect(said.member, std::move(socket));
+    const auto of_channel = transports.find(said.channel);
+    if (of_channel == transports.end() || !of_channel->second->Awaits(said.machine)) continue;
+    of_channel->second->Connect(said.machine, std::move(socket));
     --awaited;
   }
   std::vector<Channel> channels;

@@ -62,10 +62,9 @@ class ActiveTransfers {
   std::atomic<bool> broken_off_ = false;
 };
 
-// Who connects: a member of a set of ranks that get connections with each other. The set is a
-// channel, and the member's number is its machine's (see machine_layout.h).
+// Who connects: the rank that carries this channel on this machine (see machine_layout.h).
 struct PeerName {
-  int32_t set = 0, member = 0;
+  int32_t channel = 0, machine = 0;
 };
 
 // What a rank sends first over a connection. The secret is the listener's; only ranks of the job
@@ -79,8 +78,8 @@ struct PeerGreeting {
 // belongs to the job. Strangers, such as a scan of ports or another job, do no harm.
 //
 //   PeerListener listener("10.0.0.7", std::nullopt);  // its address() reaches the others
-//   Socket socket = ConnectToPeer(address, {.set = 0, .member = 3}, deadline, check);  // there
-//   auto met = listener.Accept(std::chrono::milliseconds(200));  // here; said.member is 3
+//   Socket socket = ConnectToPeer(address, {.machine = 3}, deadline, check);  // there
+//   auto met = listener.Accept(std::chrono::milliseconds(200));  // here; said.machine is 3
 class PeerListener {
  public:
   // Listens at an address of this machine, at a port of the range or any free one. Throws as Listen

@@ -142,18 +142,18 @@ TEST(PeerListener, TakesOnlyRanksThatKnowItsSecret) {
   address >> host >> port;
   const Socket silent = TryToConnect(kHost, port, soon, problem);
   const Socket wrong = TryToConnect(kHost, port, soon, problem);
-  const PeerGreeting guess = {.name = {.set = 1, .member = 2}};
+  const PeerGreeting guess = {.name = {.channel = 1, .machine = 2}};
   ASSERT_TRUE(SendAll(wrong, &guess, sizeof guess, soon));
   const Socket half = TryToConnect(kHost, port, soon, problem);
   ASSERT_TRUE(SendAll(half, &guess, 3, soon));
   const Socket peer =
-      ConnectToPeer(listener.address(), {.set = 1, .member = 3}, soon, [] { FAIL(); });
+      ConnectToPeer(listener.address(), {.channel = 1, .machine = 3}, soon, [] { FAIL(); });
   ASSERT_TRUE(SendAll(peer, "more", 4, soon));
   std::optional<PeerListener::Met> met;
   while (!met && std::chrono::steady_clock::now() < soon) met = listener.Accept(milliseconds(100));
   ASSERT_TRUE(met.has_value());
-  EXPECT_EQ(met->said.set, 1);
-  EXPECT_EQ(met->said.member, 3);
+  EXPECT_EQ(met->said.channel, 1);
+  EXPECT_EQ(met->said.machine, 3);
   char more[4];  // what comes after the greeting is still there
   ASSERT_TRUE(ReceiveAll(met->socket, more, sizeof more, soon));
   EXPECT_EQ(std::string(more, sizeof more), "more");
@@ -177,7 +177,7 @@ TEST(PeerListener, ManyStrangersDoNotUseUpItsFiles) {
   }
   EXPECT_TRUE(WasCutOff(strangers.front()));
   EXPECT_FALSE(WasCutOff(strangers.back()));
-  const Socket peer = ConnectToPeer(listener.address(), {.member = 1}, soon, [] { FAIL(); });
+  const Socket peer = ConnectToPeer(listener.address(), {.machine = 1}, soon, [] { FAIL(); });
   std::optional<PeerListener::Met> met;
   while (!met && std::chrono::steady_clock::now() < soon) met = listener.Accept(milliseconds(100));
   EXPECT_TRUE(met.has_value());

@@ -92,8 +92,10 @@ class GlooGroup : public ProcessGroup {
     background_.Begin(data, ranges, [this, values, changed](const ElementRange& range) {
       const std::vector<ElementRange> of_range = Intersection(range, changed);
       if (of_range.empty()) return;
-      RunNow("all_gather", kGatherStripes, std::as_bytes(values),
-             [&] { GatherStripes<float>(values.data(), {range}, of_range, /*parallel=*/false); });
+      const auto gather = [&] {
+        GatherStripes<float>(values.data(), {range}, of_range, /*parallel=*/false);
+      };
+      Run("all_gather", kGatherStripes, std::as_bytes(values), gather, /*in_background=*/true);
     });
   }
 
@@ -132,17 +134,11 @@ class GlooGroup : public ProcessGroup {
   static constexpr CallSignature kGatherStripes = {.call = Call::kAllGatherStripes,
                                                    .dtype = static_cast<int32_t>(DType::kF32)};
 
-  // Makes a call after those in the background.
-  void Run(const char* what, const CallSignature& signature, std::span<const std::byte> data,
-           const std::function<void()>& body) {
-    background_.WaitForAll();
-    RunNow(what, signature, data, body);
-  }
-
-  // Makes a call. First all ranks compare what they call and publish their data to the other ranks
-  // of their machine. Then they call `body`.
-  void RunNow(const char* what, CallSignature signature, std::span<const std::byte> data,
-              const std::function<void()>& body) {
+  // Makes a call, after those in the background unless it is one of them. First all ranks compare
+  // what they call and publish their data to others of their machine. Then they call `body`.
+  void Run(const char* what, CallSignature signature, std::span<const std::byte> data,
+           const std::function<void()>& body, bool in_background = false) {
+    if (!in_background) background_.WaitForAll();
     const auto call = times().MeasureCall();
     watch_.Run(what, [&] {
       call_start_ = std::chrono::steady_clock::now();
@@ -208,12 +204,11 @@ class GlooGroup : public ProcessGroup {
       const auto reduce_own = [&] {
         if (!std::exchange(has_reduced_own, true)) reduce_of_machine(own);
       };
-      std::vector<std::vector<std::byte>> sent(static_cast<size_t>(channel.size()));
+      std::vector<std::vector<std::byte>> sent;
       const auto outgoing = [&](int member) {
         const ElementRange stripe = stripe_of(member);
         reduce_of_machine(stripe);
-        return StripeMessage<T, Wire>({stripe}).Pack(data.data(),
-                                                     sent[static_cast<size_t>(member)]);
+        return StripeMessage<T, Wire>({stripe}).Pack(data.data(), sent.emplace_back());
       };
       const auto incoming = [&](int, std::vector<std::byte>& room) -> std::span<std::byte> {
         room.resize(n * sizeof(Wire));
@@ -304,7 +299,7 @@ class GlooGroup : public ProcessGroup {
       if (is_small) return data;
       const ElementRange part =
           StripeOfRank({0, std::ssize(data)}, channel, links_.layout.num_channels());
-      return data.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size()));
+      return std::span(data.begin() + part.begin, data.begin() + part.end);
     };
     const auto read = [&](int place, std::span<std::byte> part) {
       if (rank() == root) return;

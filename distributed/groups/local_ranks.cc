@@ -55,17 +55,13 @@ struct Offer {
   int file = -1;
 };
 
-MappedPages Owned(char* pages, int64_t bytes) {
-  return MappedPages(pages, Unmap{static_cast<size_t>(bytes)});
-}
-
 // Maps a memory file that another process has open. Returns null if that is not possible.
 MappedPages MapFileOf(pid_t pid, int file, int64_t bytes, bool writes = true) {
   if (file < 0) return nullptr;
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(file);
   const int opened = open(path.c_str(), (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC);
   if (opened < 0) return nullptr;
-  MappedPages pages = Owned(MapPages(bytes, opened, writes), bytes);
+  MappedPages pages(MapPages(bytes, opened, writes), Unmap{bytes});
   close(opened);
   return pages;
 }
@@ -83,7 +79,7 @@ SharedFile::SharedFile(const char* name, int64_t bytes, const Storage* from) {
   if (bytes == 0) return;
   const MemoryFile made = MakeMemoryFile(name, bytes);
   file = made.file;
-  pages = Owned(made.pages, bytes);
+  pages = MappedPages(made.pages, Unmap{bytes});
   if (pages == nullptr || from == nullptr) return;
   std::memcpy(pages.get(), from->data(), static_cast<size_t>(std::min(bytes, from->bytes())));
 }
@@ -300,10 +296,9 @@ template <typename T>
 std::vector<T> LocalRanks::GatherEach(const T& mine) {
   Publish({}, std::as_bytes(std::span(&mine, 1)));
   std::vector<T> all(slots_.size());
-  for (int place = 0; place < size(); ++place) {
-    T& theirs = all[static_cast<size_t>(place)];
-    Read(place, 0, std::as_writable_bytes(std::span(&theirs, 1)));
-  }
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(all));
+  for (size_t i = 0; i < all.size(); ++i)
+    Read(static_cast<int>(i), 0, bytes.subspan(i * sizeof(T), sizeof(T)));
   return all;
 }
 
@@ -319,25 +314,25 @@ void LocalRanks::Share(Storage& storage) {
 
 std::shared_ptr<const void> LocalRanks::Expose(const std::shared_ptr<Storage>& storage,
                                                int64_t bytes) {
-  const int64_t size = std::min(RoundUp(bytes, kPageBytes), storage->shareable_bytes());
+  const int64_t mapped = std::min(RoundUp(bytes, kPageBytes), storage->shareable_bytes());
   const uint64_t number = ++times_exposed_;
-  SharedFile own("lathe gradients", size, storage.get());
-  const std::vector<Offer> offers = GatherEach(Offer{size, own.file});
+  SharedFile own("lathe gradients", mapped, storage.get());
+  const std::vector<Offer> offers = GatherEach(Offer{mapped, own.file});
   const auto exposed = std::make_shared<ExposedMemory>();
   exposed->storage = storage;
-  exposed->bytes = static_cast<size_t>(size);
+  exposed->bytes = static_cast<size_t>(mapped);
   bool have_all = own.pages != nullptr;
-  for (int place = 0; place < this->size(); ++place) {
+  for (int place = 0; place < size(); ++place) {
     MappedPages& view = exposed->views.emplace_back();
     if (place == place_ || !have_all) continue;
     const Offer& theirs = offers[static_cast<size_t>(place)];
-    if (theirs.bytes == size)
-      view = MapFileOf(SlotOf(place).pid, theirs.file, size, /*writes=*/false);
+    if (theirs.bytes == mapped)
+      view = MapFileOf(SlotOf(place).pid, theirs.file, mapped, /*writes=*/false);
     have_all = view != nullptr;
   }
   const std::vector<uint8_t> have = GatherEach(uint8_t{have_all});
   if (std::ranges::count(have, 0) > 0) return nullptr;
-  storage->MapShared(own.pages.release(), size, Storage::Sharing::kOthersRead);
+  storage->MapShared(own.pages.release(), mapped, Storage::Sharing::kOthersRead);
   // The latest Expose of a storage replaces earlier ones.
   std::erase_if(exposed_, [&](const auto& one) {
     const auto before = one.second.lock();

@@ -31,8 +31,8 @@ namespace lathe {
 
 // Pages that the last owner unmaps.
 struct Unmap {
-  size_t bytes = 0;
-  void operator()(char* pages) const { munmap(pages, bytes); }
+  int64_t bytes = 0;
+  void operator()(char* pages) const { munmap(pages, static_cast<size_t>(bytes)); }
 };
 using MappedPages = std::unique_ptr<char, Unmap>;
 

@@ -33,13 +33,11 @@ MachineLayout::MachineLayout(const std::vector<RankPlacement>& placements)
     : machines_(RanksByMachine(placements)),
       machine_of_(placements.size()),
       place_of_(placements.size()) {
-  const auto of = [&](int rank) -> const RankPlacement& {
-    return placements[static_cast<size_t>(rank)];
-  };
   SplitUnless([&](const std::vector<int>& ranks) {
     return std::ranges::all_of(ranks, [&](const int& rank) {
-      return of(rank).local_world_size == std::ssize(ranks) &&
-             of(rank).local_rank == &rank - ranks.data();
+      const RankPlacement& placement = placements[static_cast<size_t>(rank)];
+      return placement.local_world_size == std::ssize(ranks) &&
+             placement.local_rank == &rank - ranks.data();
     });
   });
 }

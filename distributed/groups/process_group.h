@@ -58,9 +58,8 @@ class ProcessGroup {
     for (const ElementRange& range : ranges) {
       for (int rank = 0; rank < size_; ++rank) {
         const ElementRange own = StripeOfRank(range, rank, size_);
-        Broadcast(std::as_writable_bytes(data.subspan(static_cast<size_t>(own.begin),
-                                                      static_cast<size_t>(own.size()))),
-                  rank);
+        const std::span<float> stripe(data.begin() + own.begin, data.begin() + own.end);
+        Broadcast(std::as_writable_bytes(stripe), rank);
       }
     }
   }
