@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -13,7 +14,6 @@
 #include "lathe/core/base/error.h"
 #include "lathe/distributed/groups/gloo_group.h"
 #include "lathe/distributed/groups/nccl/nccl_group.h"
-#include "lathe/distributed/job/single_group.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/peer_watch.h"
 #include "lathe/distributed/liveness/who_reports.h"
@@ -224,6 +224,37 @@ void AwaitOthers(Store& store, const ProcessEnvironment& env, Milliseconds timeo
       "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
 }
 
+// The group of a job of one rank. Its collectives copy at most.
+class SingleGroup : public ProcessGroup {
+ public:
+  SingleGroup() : ProcessGroup(0, 1) {}
+  void AllReduce(std::span<float>, ReduceOp) override {}
+  void AllReduce(std::span<double>, ReduceOp) override {}
+  void AllReduce(std::span<int64_t>, ReduceOp) override {}
+  void AllGather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    CheckGatherSizes(mine, all);
+    std::copy(mine.begin(), mine.end(), all.begin());
+  }
+  void Broadcast(std::span<std::byte>, int root) override { CheckRoot(root); }
+  void Barrier() override {}
+  void SetPhase(const std::string&) override {}
+  void PostMessage(const std::string& key, const std::string& value) override {
+    messages_[key] = value;
+  }
+  std::string AwaitMessage(const std::string& key, int /*from*/) override {
+    Check(messages_.contains(key), "await", "there is no other rank that could post \"", key, "\"");
+    return messages_.at(key);
+  }
+  std::optional<std::string> FindMessage(const std::string& key,
+                                         std::chrono::milliseconds) override {
+    if (!messages_.contains(key)) return std::nullopt;
+    return messages_.at(key);
+  }
+
+ private:
+  std::map<std::string, std::string> messages_;
+};
+
 }  // namespace
 
 std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
@@ -235,7 +266,7 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
         "\" is neither gloo nor nccl");
   if (nccl) RequireNccl();
   const bool alone = env.world_size == 1;
-  if (alone && !nccl) return MakeSingleGroup();
+  if (alone && !nccl) return std::make_shared<SingleGroup>();
   RequireOpenFiles(env.rank, env.world_size);
   // A single process need not be found by others, and its port may be another job's.
   const std::string host = alone ? "127.0.0.1" : env.master_addr;
