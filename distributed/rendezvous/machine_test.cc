@@ -1,4 +1,4 @@
-#include "lathe/distributed/rendezvous/open_files.h"
+#include "lathe/distributed/rendezvous/machine.h"
 
 #include <absl/status/status.h>
 #include <gtest/gtest.h>
