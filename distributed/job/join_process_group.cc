@@ -20,7 +20,6 @@
 #include "lathe/distributed/rendezvous/machine.h"
 #include "lathe/distributed/rendezvous/network.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
-#include "lathe/distributed/rendezvous/rank_waits.h"
 #include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/distributed/rendezvous/store.h"
 #include "lathe/distributed/rendezvous/wait_time.h"

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "lathe/distributed/rendezvous/rank_names.h"
-#include "lathe/distributed/rendezvous/rank_waits.h"
 #include "lathe/distributed/rendezvous/store_protocol.h"
 #include "lathe/distributed/rendezvous/wait_time.h"
 

@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "lathe/distributed/rendezvous/rank_waits.h"
+#include "lathe/distributed/rendezvous/rank_names.h"
 
 namespace lathe {
 namespace {

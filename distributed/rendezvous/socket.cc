@@ -139,8 +139,7 @@ bool WaitFor(int fd, short events, Deadline deadline) {
   constexpr std::chrono::milliseconds kSlice(250);
   for (;;) {
     const Clock::time_point start = Clock::now();
-    // Rounded up, so that the loop doesn't spin through the last millisecond.
-    const auto time = std::min(kSlice, TimeLeft(deadline) + std::chrono::milliseconds(1));
+    const auto time = std::min(kSlice, TimeLeft(deadline));
     pollfd ready = {.fd = fd, .events = events, .revents = 0};
     const int found = poll(&ready, 1, static_cast<int>(time.count()));
     if (found > 0) return true;

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <iterator>
 #include <mutex>
-#include <span>
 #include <thread>
 #include <utility>
 
@@ -36,9 +35,14 @@ struct Store::Impl {
                  "look at what rank 0 printed last; it may have ended");
   }
 
-  static std::string Message(Op op, std::string_view key, std::string_view value, int64_t number) {
+  static void CheckSizes(std::string_view key, std::string_view value) {
     Check(key.size() <= kLongestKey && value.size() <= kLongestValue, "store", "key \"",
           key.substr(0, 40), "\" or its value of ", value.size(), " bytes is too long");
+  }
+
+  static std::string Message(Op op, std::string_view key, std::string_view value,
+                             int64_t number = 0) {
+    CheckSizes(key, value);
     const Request request = {.op = op,
                              .key_size = static_cast<uint32_t>(key.size()),
                              .value_size = static_cast<uint32_t>(value.size()),
@@ -80,8 +84,7 @@ struct Store::Impl {
   // Waits for the answer until `deadline`. Returns nullopt if the other side closes the connection
   // without a word, or says nothing.
   std::optional<Reply> Greet(const std::string& job, std::string_view name, Deadline deadline) {
-    const Timeout usual = std::exchange(
-        patience, std::max(std::chrono::ceil<Timeout>(deadline - Clock::now()), Timeout(0)));
+    const Timeout usual = std::exchange(patience, TimeLeft(deadline));
     const absl::Cleanup restore = [&] { patience = usual; };
     try {
       return Ask(Op::kHello, name, job, 0).first;
@@ -130,17 +133,24 @@ struct Store::Impl {
                 "look at what rank 0 printed last, or choose another port with MASTER_PORT");
   }
 
-  // Asks about the first of the keys, as many as fit into a message, and sets `asked` to their
-  // number.
-  std::string AskForList(Op op, std::span<const std::string> keys, Deadline deadline,
-                         size_t& asked) {
-    std::string list;
-    for (asked = 0; asked < keys.size(); ++asked) {
-      if (list.size() + kSizeBytes + keys[asked].size() > kLongestValue) break;
-      AppendText(list, keys[asked]);
+  // Returns the answer for each of the keys. Asks in several messages if one can't hold all of it.
+  std::vector<std::optional<std::string>> AskForAll(Op op, const std::vector<std::string>& keys,
+                                                    Timeout timeout) {
+    const Deadline deadline = Clock::now() + timeout;
+    for (const std::string& key : keys) CheckSizes(key, "");
+    std::vector<std::optional<std::string>> answers;
+    while (answers.size() < keys.size()) {
+      std::string list;
+      size_t end = answers.size();
+      for (; end < keys.size() && list.size() + kSizeBytes + keys[end].size() <= kLongestValue;
+           ++end)
+        AppendText(list, keys[end]);
+      const Timeout wait = TimeLeft(deadline);
+      auto more = ParseList(Ask(op, "", list, wait.count(), wait).second);
+      if (!more || more->empty() || more->size() > end - answers.size()) throw NotOurs();
+      std::move(more->begin(), more->end(), std::back_inserter(answers));
     }
-    const Timeout wait = TimeLeft(deadline);
-    return Ask(op, "", list, wait.count(), wait).second;
+    return answers;
   }
 
   Error NotOurs() const {
@@ -178,8 +188,8 @@ void Store::BreakOff() { shutdown(impl_->socket.fd(), SHUT_RDWR); }
 
 void Store::Leave(const std::vector<std::pair<std::string, std::string>>& words) {
   std::string message;
-  for (const auto& [key, value] : words) message += Impl::Message(Op::kSet, key, value, 0);
-  message += Impl::Message(Op::kBye, "", "", 0);
+  for (const auto& [key, value] : words) message += Impl::Message(Op::kSet, key, value);
+  message += Impl::Message(Op::kBye, "", "");
   const std::lock_guard lock(impl_->mutex);
   const Deadline deadline = Clock::now() + impl_->patience;
   const bool sent = SendAll(impl_->socket, message.data(), message.size(), deadline);
@@ -198,39 +208,19 @@ void Store::Set(std::string_view key, std::string_view value) {
 }
 
 std::optional<std::string> Store::Get(std::string_view key, Timeout timeout) {
-  auto [reply, value] = impl_->Ask(Op::kGet, key, "", timeout.count(), timeout);
-  if (reply.status == Status::kTimedOut) return std::nullopt;
-  return std::move(value);
+  return std::move(GetSeveral({std::string(key)}, timeout).front());
 }
 
 std::vector<std::optional<std::string>> Store::GetSeveral(const std::vector<std::string>& keys,
                                                           Timeout timeout) {
-  const Deadline deadline = Clock::now() + timeout;
-  std::vector<std::optional<std::string>> values;
-  while (values.size() < keys.size()) {
-    size_t asked = 0;
-    auto more = ParseList(impl_->AskForList(Op::kGetSeveral, std::span(keys).subspan(values.size()),
-                                            deadline, asked));
-    if (!more || more->empty() || more->size() > asked) throw impl_->NotOurs();
-    std::move(more->begin(), more->end(), std::back_inserter(values));
-  }
-  return values;
+  return impl_->AskForAll(Op::kGet, keys, timeout);
 }
 
-std::vector<std::string> Store::Await(std::vector<std::string> keys, Timeout timeout) {
-  const Deadline deadline = Clock::now() + timeout;
-  std::vector<std::string> missing;
-  while (!keys.empty()) {
-    size_t asked = 0;
-    const std::string reply = impl_->AskForList(Op::kAwait, keys, deadline, asked);
-    if (reply.size() % kSizeBytes != 0) throw impl_->NotOurs();
-    for (size_t at = 0; at < reply.size(); at += kSizeBytes) {
-      uint32_t i = 0;
-      std::memcpy(&i, reply.data() + at, sizeof i);
-      if (i >= asked) throw impl_->NotOurs();
-      missing.push_back(std::move(keys[i]));
-    }
-    keys.erase(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(asked));
+std::vector<size_t> Store::Await(const std::vector<std::string>& keys, Timeout timeout) {
+  const auto answers = impl_->AskForAll(Op::kAwait, keys, timeout);
+  std::vector<size_t> missing;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!answers[i]) missing.push_back(i);
   }
   return missing;
 }

@@ -74,8 +74,9 @@ class Store {
   // a key that nobody has set by then. Few messages carry all of it: each holds up to 1 MiB.
   std::vector<std::optional<std::string>> GetSeveral(const std::vector<std::string>& keys,
                                                      Timeout timeout);
-  // Waits likewise, and returns the keys that nobody has set by then. No value travels.
-  std::vector<std::string> Await(std::vector<std::string> keys, Timeout timeout);
+  // Waits likewise, and returns the places in `keys` of those that nobody has set by then. No value
+  // travels.
+  std::vector<size_t> Await(const std::vector<std::string>& keys, Timeout timeout);
   // Adds to a counter, 0 at first, and returns the sum. With a delta of 1, no two callers get the
   // same.
   int64_t Add(std::string_view key, int64_t delta);

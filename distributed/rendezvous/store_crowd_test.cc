@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "lathe/distributed/rendezvous/rank_names.h"
-#include "lathe/distributed/rendezvous/rank_waits.h"
 #include "lathe/distributed/rendezvous/store.h"
 #include "lathe/distributed/rendezvous/store_testing.h"
 
@@ -23,6 +22,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 using Keys = std::vector<std::string>;
+using Places = std::vector<size_t>;
 using Values = std::vector<std::optional<std::string>>;
 
 class StoreOfTwo : public testing::Test {
@@ -38,9 +38,9 @@ TEST_F(StoreOfTwo, SeveralValuesComeTogether) {
   EXPECT_EQ(b_.GetSeveral({"x", "y", "x"}, seconds(30)), (Values{"1", "", "1"}));
   EXPECT_EQ(b_.GetSeveral({}, seconds(30)), Values{});
   EXPECT_EQ(b_.GetSeveral({"no", "x", ""}, milliseconds(0)), (Values{std::nullopt, "1", {}}));
-  EXPECT_EQ(b_.Await({"x", "y"}, seconds(30)), Keys{});
-  EXPECT_EQ(b_.Await({}, seconds(30)), Keys{});
-  EXPECT_EQ(b_.Await({"x", "no", "y", "none"}, milliseconds(0)), (Keys{"no", "none"}));
+  EXPECT_EQ(b_.Await({"x", "y"}, seconds(30)), Places{});
+  EXPECT_EQ(b_.Await({}, seconds(30)), Places{});
+  EXPECT_EQ(b_.Await({"x", "no", "y", "none"}, milliseconds(0)), (Places{1, 3}));
   EXPECT_EQ(b_.Get("x", seconds(30)), "1");  // the answers did not get mixed up
 }
 
@@ -48,7 +48,7 @@ TEST_F(StoreOfTwo, WaitsUntilTheLastIsThere) {
   const auto start = steady_clock::now();
   a_.Set("0", "zero");
   EXPECT_EQ(b_.GetSeveral({"0", "1"}, milliseconds(100)), (Values{"zero", std::nullopt}));
-  EXPECT_EQ(b_.Await({"0", "1"}, milliseconds(100)), (Keys{"1"}));
+  EXPECT_EQ(b_.Await({"0", "1"}, milliseconds(100)), Places{1});
   EXPECT_GE(steady_clock::now() - start, milliseconds(150));  // twice 100, rounded
   for (const bool await : {true, false}) {
     const Keys keys = {await ? "a" : "A", await ? "b" : "B", await ? "a" : "A"};
@@ -61,7 +61,7 @@ TEST_F(StoreOfTwo, WaitsUntilTheLastIsThere) {
       }
     });
     if (await) {
-      EXPECT_EQ(b_.Await(keys, seconds(30)), Keys{});
+      EXPECT_EQ(b_.Await(keys, seconds(30)), Places{});
     } else {
       EXPECT_EQ(b_.GetSeveral(keys, seconds(30)), (Values{"A", "B", "A"}));
     }
@@ -88,7 +88,7 @@ TEST_F(StoreOfTwo, WhatDoesNotFitComesInParts) {
   }
   EXPECT_EQ(values[7]->size(), Store::kLongestValue);
   EXPECT_EQ(values.back(), std::nullopt);
-  EXPECT_EQ(b_.Await(keys, milliseconds(0)), (Keys{"missing"}));
+  EXPECT_EQ(b_.Await(keys, milliseconds(0)), Places{keys.size() - 1});
 }
 
 // A client that goes while it waits leaves nothing behind that a later Set would trip over.

@@ -16,17 +16,16 @@ namespace lathe::store_protocol {
 // build; a sender of another magic number is not Lathe's.
 inline constexpr uint32_t kMagic = 0x4c544831;  // "LTH1"
 
-// kGetSeveral and kAwait have a list of keys as their value. The reply to kGetSeveral is a list of
-// the values of the first keys, as many as fit. The reply to kAwait is the numbers of the keys that
-// are not set, counted from 0: 4 bytes each.
-enum class Op : uint32_t { kHello = 1, kSet, kGet, kAdd, kBye, kGetSeveral, kAwait };
+// kGet and kAwait have a list of keys as their value. The reply to kGet is a list of the values of
+// the first keys, as many as fit. That to kAwait has an empty text in place of each value.
+enum class Op : uint32_t { kHello = 1, kSet, kGet, kAwait, kAdd, kBye };
 struct Request {
   uint32_t magic = kMagic;
   Op op;
   uint32_t key_size, value_size;
   int64_t number;  // milliseconds to wait; kAdd: the summand
 };
-enum class Status : uint32_t { kOk = 1, kTimedOut, kOtherJob };
+enum class Status : uint32_t { kOk = 1, kOtherJob };
 struct Reply {
   uint32_t magic = kMagic;
   Status status;
@@ -39,13 +38,9 @@ struct Reply {
 inline constexpr uint32_t kMissing = UINT32_MAX;
 inline constexpr size_t kSizeBytes = sizeof(uint32_t);
 
-inline void AppendNumber(std::string& list, uint32_t number) {
-  list.append(reinterpret_cast<const char*>(&number), sizeof number);
-}
-
 inline void AppendText(std::string& list, const std::optional<std::string_view>& text) {
-  AppendNumber(list, text ? static_cast<uint32_t>(text->size()) : kMissing);
-  if (text) list.append(*text);
+  const uint32_t size = text ? static_cast<uint32_t>(text->size()) : kMissing;
+  list.append(reinterpret_cast<const char*>(&size), sizeof size).append(text.value_or(""));
 }
 
 // Returns nullopt if the bytes are no list.

@@ -19,6 +19,7 @@
 #include "lathe/distributed/rendezvous/socket.h"
 #include "lathe/distributed/rendezvous/store.h"
 #include "lathe/distributed/rendezvous/store_protocol.h"
+#include "lathe/distributed/rendezvous/wait_time.h"
 
 namespace lathe {
 namespace {
@@ -98,11 +99,9 @@ struct StoreServer::Impl {
 
   // Returns the milliseconds until the first wait is over.
   int TimeToWait() const {
-    constexpr int64_t kHour = 3600 * 1000;
-    if (deadlines.empty()) return static_cast<int>(kHour);
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadlines.begin()->first - Clock::now());
-    return static_cast<int>(std::clamp<int64_t>(left.count() + 1, 0, kHour));
+    std::chrono::milliseconds time = std::chrono::hours(1);
+    if (!deadlines.empty()) time = std::min(time, TimeLeft(deadlines.begin()->first));
+    return static_cast<int>(time.count());
   }
 
   void Accept() {
@@ -173,9 +172,6 @@ struct StoreServer::Impl {
         AnswerThoseWhoWaitFor(key);
         Answer(client, Status::kOk);
         return true;
-      case Op::kGet:
-        BeginWait(client, request, {key});
-        return true;
       case Op::kAdd:
         // A client's mistake must not end the server, so a sum that is too large wraps.
         Answer(client, Status::kOk,
@@ -186,7 +182,7 @@ struct StoreServer::Impl {
         client.name.clear();
         Answer(client, Status::kOk);
         return true;
-      case Op::kGetSeveral:
+      case Op::kGet:
       case Op::kAwait: {
         const auto list = ParseList(value);
         std::vector<std::string> keys;
@@ -215,9 +211,8 @@ struct StoreServer::Impl {
     client.deadline = Clock::now() + std::chrono::milliseconds(
                                          std::clamp<int64_t>(request.number, 0, kLongestWait));
     deadlines.emplace(client.deadline, &client);
-    if (client.missing == 0) AnswerWait(client, Status::kOk);
     // A client that asks without waiting gets the answer at once.
-    if (client.missing > 0 && request.number <= 0) AnswerWait(client, Status::kTimedOut);
+    if (client.missing == 0 || request.number <= 0) AnswerWait(client);
   }
 
   // Forgets the request, if there is one.
@@ -238,33 +233,28 @@ struct StoreServer::Impl {
     const std::unordered_set<Client*> all = std::move(found->second);
     waiting.erase(found);
     for (Client* client : all) {
-      if (--client->missing == 0) AnswerWait(*client, Status::kOk);
+      if (--client->missing == 0) AnswerWait(*client);
     }
   }
 
   void AnswerLateOnes() {
     const Clock::time_point now = Clock::now();
     while (!deadlines.empty() && deadlines.begin()->first <= now)
-      AnswerWait(*deadlines.begin()->second, Status::kTimedOut);
+      AnswerWait(*deadlines.begin()->second);
   }
 
-  void AnswerWait(Client& client, Status status) {
+  void AnswerWait(Client& client) {
     std::string reply;
-    for (uint32_t i = 0; i < client.keys.size(); ++i) {
-      const auto found = values.find(client.keys[i]);
-      const bool is_set = found != values.end();
-      if (client.request == Op::kAwait) {
-        if (!is_set) AppendNumber(reply, i);
-      } else if (client.request == Op::kGet) {
-        if (is_set) reply = found->second;
-      } else {
-        const size_t size = kSizeBytes + (is_set ? found->second.size() : 0);
-        if (reply.size() + size > kLongestReply) break;
-        AppendText(reply, is_set ? std::optional<std::string_view>(found->second) : std::nullopt);
-      }
+    for (const std::string& key : client.keys) {
+      const auto found = values.find(key);
+      std::optional<std::string_view> text;
+      if (found != values.end())
+        text = client.request == Op::kAwait ? std::string_view() : found->second;
+      if (reply.size() + kSizeBytes + text.value_or("").size() > kLongestReply) break;
+      AppendText(reply, text);
     }
     EndWait(client);
-    Answer(client, status, 0, reply);
+    Answer(client, Status::kOk, 0, reply);
   }
 
   void SetOnce(const std::string& key, const std::string& value) {

@@ -8,9 +8,8 @@ namespace lathe {
 
 std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point deadline) {
   using Milliseconds = std::chrono::milliseconds;
-  return std::max(
-      std::chrono::duration_cast<Milliseconds>(deadline - std::chrono::steady_clock::now()),
-      Milliseconds(0));
+  return std::max(std::chrono::ceil<Milliseconds>(deadline - std::chrono::steady_clock::now()),
+                  Milliseconds(0));
 }
 
 std::string SecondsText(std::chrono::duration<double> time) {

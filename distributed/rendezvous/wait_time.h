@@ -10,7 +10,7 @@ namespace lathe {
 // SIGSTOP, or because a virtual machine was suspended. Such a time doesn't count as waiting.
 inline constexpr std::chrono::seconds kStandstill(1);
 
-// Returns the time until the deadline; 0 if it has passed.
+// Returns the time until the deadline, rounded up; 0 if it has passed.
 std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point deadline);
 
 // Returns the time in seconds with three digits or, if it is longer, in whole seconds: "0.612 s",
