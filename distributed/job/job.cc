@@ -87,9 +87,9 @@ const Job& JoinJobOnce(const std::optional<ProcessEnvironment>& environment,
       ShareThreads(*fresh.group);
     }
     job = std::move(fresh);
-    AtRankEnd([] {
+    at_rank_end = [] {
       if (JoinedGroup() != nullptr) ThisProcess().job.reset();
-    });
+    };
   }
   return *job;
 }
