@@ -11,7 +11,6 @@
 #include "lathe/distributed/accelerator_state.h"
 #include "lathe/distributed/job/dataset_digests.h"
 #include "lathe/distributed/job/job.h"
-#include "lathe/distributed/job/job_device.h"
 
 namespace lathe {
 namespace {

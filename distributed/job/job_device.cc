@@ -1,9 +1,8 @@
-#include "lathe/distributed/job/job_device.h"
-
+// The choice of a device for each rank of a job, and the connection between the devices.
 #include <absl/status/status.h>
 
 #include <algorithm>
-#include <optional>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/distributed/groups/collectives.h"
+#include "lathe/distributed/job/job.h"
 #include "lathe/distributed/rendezvous/machine.h"
 #include "lathe/distributed/rendezvous/network.h"
 #include "lathe/distributed/rendezvous/rank_names.h"
@@ -19,47 +19,49 @@
 namespace lathe {
 namespace {
 
+constexpr char kNoCuda[] = "this program was built without CUDA";
+
+// Runs `body` on all ranks. Throws on all of them, with the same words, if it throws on any.
+void RunOnAll(ProcessGroup& group, const std::function<void()>& body, const std::string& hint) {
+  std::string mine;  // what went wrong on this rank; "" if nothing did
+  try {
+    body();
+  } catch (const Error& e) {
+    mine = e.message();
+  }
+  const std::vector<std::string> problems = GatherStrings(group, mine);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    throw Error(absl::StatusCode::kUnavailable,
+                "[nccl] " + RankName(static_cast<int>(rank)) + ": " + problems[rank], hint);
+  }
+}
+
 // Connects the GPUs by a group beside the job's own. The job's group stays as it is if something
 // goes wrong on a device.
 std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds timeout) {
   const ProcessEnvironment& env = job.environment;
   const std::string name = "lathe devices 1 " + env.job;
   std::shared_ptr<StoreServer> server;
-  std::string mine;  // what went wrong on this rank; "" if nothing did
-  int port = 0;      // rank 0's
-  if (env.rank == 0) {
-    try {
-      server = AtFreePort(ReadPortRange(), [&](int free) {
-        return std::make_shared<StoreServer>(env.master_addr, free, name);
-      });
-      port = server->port();
-    } catch (const Error& e) {
-      mine = e.message();
-    }
-  }
-  const std::string problem_of_rank_0 = GatherStrings(*job.group, mine)[0];
-  if (!problem_of_rank_0.empty()) {
-    throw Error(absl::StatusCode::kUnavailable, "[nccl] rank 0: " + problem_of_rank_0,
-                "let rank 0 listen at MASTER_ADDR, or compute on the CPU (device cpu)");
-  }
+  int port = 0;  // rank 0's
+  const auto serve = [&] {
+    if (env.rank != 0) return;
+    server = AtFreePort(ReadPortRange(), [&](int free) {
+      return std::make_shared<StoreServer>(env.master_addr, free, name);
+    });
+    port = server->port();
+  };
+  RunOnAll(*job.group, serve,
+           "let rank 0 listen at MASTER_ADDR, or compute on the CPU (device cpu)");
   job.group->Broadcast(std::as_writable_bytes(std::span(&port, 1)), 0);
-  // A rank that can't reach the store tells the others, so that none waits for it.
   std::shared_ptr<Store> store;
-  mine.clear();
-  try {
+  const auto connect = [&] {
     store = std::make_shared<Store>(env.master_addr, port, name, timeout, RankName(env.rank));
-  } catch (const Error& e) {
-    mine = e.message();
-  }
-  const std::vector<std::string> problems = GatherStrings(*job.group, mine);
-  for (size_t rank = 0; rank < problems.size(); ++rank) {
-    if (problems[rank].empty()) continue;
-    if (store != nullptr) store->Leave();
-    throw Error(absl::StatusCode::kUnavailable,
-                "[nccl] " + RankName(static_cast<int>(rank)) + ": " + problems[rank],
-                "let each rank reach every port of the machine at MASTER_ADDR, or compute on the "
-                "CPU (device cpu)");
-  }
+  };
+  // A rank that can't reach the store tells the others, so that none waits for it.
+  RunOnAll(*job.group, connect,
+           "let each rank reach every port of the machine at MASTER_ADDR, or compute on the CPU "
+           "(device cpu)");
   std::shared_ptr<NcclGroup> group = RequireNccl().make(
       env.rank, env.world_size, env.local_rank, std::move(server), std::move(store), timeout);
   group->WatchPeersWith(job.group);
@@ -72,7 +74,7 @@ std::vector<RankDevice> GatherDevices(const Job& job) {
   if (FindDeviceBackend() != nullptr) {
     own = DescribeRankDevice(job.environment.local_rank);
   } else {
-    own.problem = "this program was built without CUDA";
+    own.problem = kNoCuda;
     own.hint = "build it where CUDA is installed, or compute on the CPU (device cpu)";
   }
   std::vector<RankDevice> all;
@@ -87,8 +89,7 @@ JobDevice ChooseAlone(const std::string& wish) {
   if (wish != "auto" || !device.is_cpu() || VisibleGpus() == 0) return {.device = device};
   DeviceBackend* backend = FindDeviceBackend();
   return {.note = "this process computes on the CPU: " +
-                  (backend == nullptr ? "this program was built without CUDA"
-                                      : backend->UnavailableReason())};
+                  (backend == nullptr ? kNoCuda : backend->UnavailableReason())};
 }
 
 }  // namespace
