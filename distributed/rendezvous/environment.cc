@@ -1,18 +1,22 @@
 #include "lathe/distributed/rendezvous/environment.h"
 
-#include <absl/strings/ascii.h>
+#include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "lathe/core/base/error.h"
 
 namespace lathe {
 namespace {
 
-// The names of one launcher's variables; nullptr for a variable that it doesn't have.
+// The names of one launcher's variables; "" for a variable that it doesn't have.
 struct LauncherVariables {
   const char* launcher;
   const char *rank, *world_size, *local_rank, *local_world_size;
@@ -25,8 +29,45 @@ constexpr LauncherVariables kLaunchers[] = {
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     // Only srun sets SLURM_STEP_NUM_TASKS. SLURM_NTASKS is also set in a batch script, which runs
     // once.
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
 };
+
+constexpr char kCorrectHint[] = "correct the environment variable or unset it";
+
+Error WrongVariable(const char* name, const std::string& wanted, const std::string& text) {
+  return InvalidArgument(absl::StrCat(name, " must be ", wanted, " but is \"", text, "\""),
+                         kCorrectHint);
+}
+
+// Returns the number that the whole text is; nullopt if it is none.
+template <typename T>
+std::optional<T> Parse(std::string_view text) {
+  T value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  return code == std::errc{} && stop == end ? std::optional(value) : std::nullopt;
+}
+
+int ParseInt(const char* name, const std::string& text, int low, int high) {
+  const std::optional<int> value = Parse<int>(text);
+  if (value && *value >= low && *value <= high) return *value;
+  throw WrongVariable(name, absl::StrCat("a whole number from ", low, " to ", high), text);
+}
+
+// Reads a variable; nullopt if it is not set.
+std::optional<int> ReadInt(const GetVariable& get, const char* name, int low, int high) {
+  const auto text = get(name);
+  return text ? std::optional(ParseInt(name, *text, low, high)) : std::nullopt;
+}
+
+std::optional<std::chrono::milliseconds> ReadSeconds(const GetVariable& get, const char* name) {
+  const auto text = get(name);
+  if (!text) return std::nullopt;
+  const double seconds = Parse<double>(*text).value_or(0);
+  if (!(seconds >= 1 && seconds <= 1e6))
+    throw WrongVariable(name, "a number of seconds from 1 to 1000000", *text);
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
 
 // Returns true if srun has set MPICH's variables (srun --mpi=pmi2). They then say the same as
 // Slurm's, but not which processes share a machine. Inside an mpirun that srun has started they
@@ -44,9 +85,7 @@ const LauncherVariables* FindLargerJob(const GetVariable& get, int most) {
     const auto rank = get(outer.rank), size = get(outer.world_size);
     if (&outer == &kLaunchers[0] || !rank || !size || IsSlurmsOwnPmi(get, outer)) continue;
     // A size that is not a number counts as 0: the job doesn't need this launcher's variables.
-    int processes = 0;
-    std::from_chars(size->data(), size->data() + size->size(), processes);
-    if (processes > most) return &outer;
+    if (Parse<int>(*size).value_or(0) > most) return &outer;
   }
   return nullptr;
 }
@@ -59,11 +98,11 @@ void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
   const LauncherVariables* outer = FindLargerJob(get, world_size);
   if (outer == nullptr) return;
   const std::string size = get(outer->world_size).value();
-  throw InvalidArgument("WORLD_SIZE is " + std::to_string(world_size) + " but " +
-                            outer->world_size + " is " + size + ": " + outer->launcher +
-                            " has started more processes than the job has",
-                        "unset RANK and WORLD_SIZE for one job of " + size +
-                            " processes, or unset " + outer->world_size + " for separate jobs");
+  throw InvalidArgument(
+      absl::StrCat("WORLD_SIZE is ", world_size, " but ", outer->world_size, " is ", size, ": ",
+                   outer->launcher, " has started more processes than the job has"),
+      absl::StrCat("unset RANK and WORLD_SIZE for one job of ", size, " processes, or unset ",
+                   outer->world_size, " for separate jobs"));
 }
 
 // Throws if RANK is the number of a machine that shall have several processes: Kubernetes'
@@ -77,19 +116,6 @@ void CheckNeedsNoLauncher(const GetVariable& get) {
                             " but LOCAL_RANK is not set: this machine shall have " + processes +
                             " processes, and nothing numbers them",
                         "start the program with `lathe launch`, which starts them all");
-}
-
-int ParseInt(const char* name, const std::string& text, int low, int high) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, code] = std::from_chars(text.data(), end, value);
-  if (code != std::errc{} || stop != end || value < low || value > high) {
-    throw InvalidArgument(std::string(name) + " must be a whole number from " +
-                              std::to_string(low) + " to " + std::to_string(high) + " but is \"" +
-                              text + "\"",
-                          "correct the environment variable or unset it");
-  }
-  return value;
 }
 
 // Returns the first name of Slurm's short form for several hosts: "r1n03" of
@@ -113,26 +139,16 @@ std::string FirstHost(std::string_view list) {
 // result.
 void MasterFromSlurm(const GetVariable& get, ProcessEnvironment& env) {
   if (const auto nodes = get("SLURM_STEP_NODELIST")) env.master_addr = FirstHost(*nodes);
-  if (const auto job = get("SLURM_JOB_ID")) {
+  if (const auto job = ReadInt(get, "SLURM_JOB_ID", 0, INT32_MAX)) {
     constexpr int kFirst = 15000, kPorts = 10000;
     // Steps of one job may run side by side, so each gets a port of its own.
-    const int step = ParseInt("SLURM_STEP_ID", get("SLURM_STEP_ID").value_or("0"), 0, INT32_MAX);
-    const int number = ParseInt("SLURM_JOB_ID", *job, 0, INT32_MAX);
-    env.master_port = kFirst + (number % kPorts + step % kPorts) % kPorts;
+    const int step = ReadInt(get, "SLURM_STEP_ID", 0, INT32_MAX).value_or(0);
+    env.master_port = kFirst + (*job % kPorts + step % kPorts) % kPorts;
   }
 }
 
-// Returns the port where the ranks meet. torchrun itself may listen at MASTER_PORT, with its ranks
-// as clients.
-int PortBesideTorchrun(const GetVariable& get, int port) {
-  constexpr char kRestarts[] = "TORCHELASTIC_RESTART_COUNT";
-  if (get("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") return port;
-  const int further = 1 + ParseInt(kRestarts, get(kRestarts).value_or("0"), 0, INT32_MAX) % 100;
-  return port + further <= kLargestPort ? port + further : port - further;
-}
-
 void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
-  const auto addr = get("MASTER_ADDR"), port = get("MASTER_PORT");
+  const auto addr = get("MASTER_ADDR");
   if (env.launcher == "Slurm") MasterFromSlurm(get, env);
   if (addr) env.master_addr = WithoutBrackets(*addr);
   // PMI_RANK and PMI_SIZE don't say which processes share a machine, and other launchers than srun
@@ -144,34 +160,33 @@ void ReadMaster(const GetVariable& get, ProcessEnvironment& env) {
         "MASTER_ADDR: nothing tells on which machines the job's processes run",
         "set MASTER_ADDR to the address of rank 0's machine, or to 127.0.0.1 if there is only one");
   }
-  if (port) env.master_port = ParseInt("MASTER_PORT", *port, 1, kLargestPort);
-  if (env.launcher == kLaunchers[0].launcher)
-    env.master_port = PortBesideTorchrun(get, env.master_port);
-  const bool one_machine = env.local_world_size == env.world_size;
-  if (!addr && !one_machine && env.launcher != "Slurm") {
+  env.master_port = ReadInt(get, "MASTER_PORT", 1, kLargestPort).value_or(env.master_port);
+  // torchrun itself may listen at MASTER_PORT, with its ranks as clients.
+  if (env.launcher == kLaunchers[0].launcher && get("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    const int further = 1 + static_cast<int>(ReadRestarts(get) % 100);
+    env.master_port += env.master_port + further <= kLargestPort ? further : -further;
+  }
+  if (!addr && env.local_world_size != env.world_size && env.launcher != "Slurm") {
     throw InvalidArgument("MASTER_ADDR is not set, and the job's processes run on several machines",
                           "set it to the address of rank 0's machine; `mpirun -x MASTER_ADDR=HOST` "
                           "does so for all processes");
   }
 }
 
-// Returns how many processes machine number `node` has by a list such as "2(x3),1": two on each of
-// the first three machines, then one. Returns 0 if the list has no entry for the machine.
-int TasksOnNode(std::string_view list, int node) {
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    const std::string_view part = list.substr(0, comma);
+// Returns how many processes of a Slurm step run on this machine by a list such as "2(x3),1": two
+// on each of the first three machines, then one. Returns 0 if Slurm doesn't tell.
+int SlurmTasksHere(const GetVariable& get) {
+  constexpr char kList[] = "SLURM_STEP_TASKS_PER_NODE";
+  const std::string list = get(kList).value_or("");
+  auto node = list.empty() ? std::nullopt : ReadInt(get, "SLURM_NODEID", 0, kMostProcesses);
+  if (!node) return 0;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(list, ','))) {
     const size_t times = part.find("(x");
-    const int tasks = ParseInt("SLURM_STEP_TASKS_PER_NODE", std::string(part.substr(0, times)), 1,
-                               kMostProcesses);
-    const int nodes = times == std::string_view::npos
-                          ? 1
-                          : ParseInt("SLURM_STEP_TASKS_PER_NODE",
-                                     std::string(part.substr(times + 2, part.size() - times - 3)),
-                                     1, kMostProcesses);
-    if (node < nodes) return tasks;
-    node -= nodes;
-    list.remove_prefix(std::min(comma + 1, list.size()));
+    const int tasks = ParseInt(kList, part.substr(0, times), 1, kMostProcesses);
+    const std::string nodes =
+        times == std::string::npos ? "1" : part.substr(times + 2, part.size() - times - 3);
+    *node -= ParseInt(kList, nodes, 1, kMostProcesses);
+    if (*node < 0) return tasks;
   }
   return 0;
 }
@@ -181,27 +196,18 @@ int TasksOnNode(std::string_view list, int node) {
 void ReadLocal(const GetVariable& get, const LauncherVariables& names, ProcessEnvironment& env) {
   const std::string addr = WithoutBrackets(get("MASTER_ADDR").value_or("localhost"));
   const bool all_here = addr.starts_with("127.") || addr == "localhost" || addr == "::1";
-  const auto rank = get(names.local_rank);
-  std::optional<std::string> size;
-  if (names.local_world_size != nullptr) size = get(names.local_world_size);
-  const auto tasks = get("SLURM_STEP_TASKS_PER_NODE"), node = get("SLURM_NODEID");
-  int on_node = 0;
-  if (env.launcher == "Slurm" && tasks && node) {
-    on_node = TasksOnNode(*tasks, ParseInt("SLURM_NODEID", *node, 0, kMostProcesses));
-  }
-  env.local_rank = rank       ? ParseInt(names.local_rank, *rank, 0, env.world_size - 1)
-                   : all_here ? env.rank
-                              : 0;
-  env.local_world_size = size          ? ParseInt(names.local_world_size, *size, 1, env.world_size)
-                         : on_node > 0 ? on_node
-                         : all_here    ? env.world_size
-                                       : env.local_rank + 1;
-  if (env.local_rank >= env.local_world_size) {
-    throw InvalidArgument(std::string(names.local_rank) + " is " + std::to_string(env.local_rank) +
-                              " but this machine has " + std::to_string(env.local_world_size) +
-                              " processes of the job",
-                          "correct the environment variable or unset it");
-  }
+  const int by_slurm = env.launcher == "Slurm" ? SlurmTasksHere(get) : 0;
+  env.local_rank =
+      ReadInt(get, names.local_rank, 0, env.world_size - 1).value_or(all_here ? env.rank : 0);
+  env.local_world_size = ReadInt(get, names.local_world_size, 1, env.world_size)
+                             .value_or(by_slurm > 0 ? by_slurm
+                                       : all_here   ? env.world_size
+                                                    : env.local_rank + 1);
+  if (env.local_rank < env.local_world_size) return;
+  throw InvalidArgument(
+      absl::StrCat(names.local_rank, " is ", env.local_rank, " but this machine has ",
+                   env.local_world_size, " processes of the job"),
+      kCorrectHint);
 }
 
 }  // namespace
@@ -225,8 +231,8 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
     if (!size && std::string_view(names.launcher) == "Slurm") continue;  // a batch script
     if (IsSlurmsOwnPmi(get, names)) continue;
     if (!rank || !size) {
-      throw InvalidArgument(std::string(rank ? names.rank : names.world_size) + " is set but " +
-                                (rank ? names.world_size : names.rank) + " is not",
+      throw InvalidArgument(absl::StrCat(rank ? names.rank : names.world_size, " is set but ",
+                                         rank ? names.world_size : names.rank, " is not"),
                             "set both or neither; `lathe launch` does");
     }
     env.launcher = names.launcher;
@@ -240,10 +246,9 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
     ReadMaster(get, env);
     for (const char* name :
          {"LATHE_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID"}) {
-      const auto job = get(name);
+      const auto job = get(name), step = get("SLURM_STEP_ID");
       if (!job || !env.job.empty()) continue;
       env.job = *job;
-      const auto step = get("SLURM_STEP_ID");
       if (name == std::string_view("SLURM_JOB_ID") && step) env.job += '.' + *step;
     }
     return env;
@@ -251,65 +256,31 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
   return env;
 }
 
-namespace {
-
-bool ReadUseCpu(const GetVariable& get) {
-  const std::optional<std::string> set = get("ACCELERATE_USE_CPU");
-  if (!set) return false;
-  const std::string word = absl::AsciiStrToLower(*set);
-  for (const char* yes : {"y", "yes", "t", "true", "on", "1"}) {
-    if (word == yes) return true;
-  }
-  for (const char* no : {"n", "no", "f", "false", "off", "0"}) {
-    if (word == no) return false;
-  }
-  throw InvalidArgument("ACCELERATE_USE_CPU must be true or false but is \"" + *set + "\"",
-                        "correct the environment variable or unset it");
-}
-
-}  // namespace
-
 void CheckOneLauncherPerMachine(int num_machines, const GetVariable& get) {
   const LauncherVariables* outer = FindLargerJob(get, num_machines);
   if (outer == nullptr) return;
   const std::string size = get(outer->world_size).value();
   throw InvalidArgument(
-      std::string(outer->launcher) + " has started " + size + " copies of this launcher (" +
-          outer->world_size + "), and each would start a whole job on " +
-          std::to_string(num_machines) + (num_machines == 1 ? " machine" : " machines"),
-      "let it start the program itself, or start one launcher on each machine with --num_machines; "
-      "unset " +
-          std::string(outer->world_size) + " for separate jobs");
+      absl::StrCat(outer->launcher, " has started ", size, " copies of this launcher (",
+                   outer->world_size, "), and each would start a whole job on ", num_machines,
+                   num_machines == 1 ? " machine" : " machines"),
+      absl::StrCat("let it start the program itself, or start one launcher on each machine with "
+                   "--num_machines; unset ",
+                   outer->world_size, " for separate jobs"));
 }
 
 std::string ReadDevice(const GetVariable& get) {
-  if (ReadUseCpu(get)) return "cpu";
-  return get("LATHE_USE_GPU") ? "cuda" : "auto";
+  constexpr char kUseCpu[] = "ACCELERATE_USE_CPU";
+  const std::string word = get(kUseCpu).value_or("off");
+  bool use_cpu = absl::EqualsIgnoreCase(word, "on");
+  if (!use_cpu && !absl::EqualsIgnoreCase(word, "off") && !absl::SimpleAtob(word, &use_cpu))
+    throw WrongVariable(kUseCpu, "true or false", word);
+  return use_cpu ? "cpu" : get("LATHE_USE_GPU") ? "cuda" : "auto";
 }
 
 int64_t ReadAccumulationSteps(const GetVariable& get) {
-  constexpr char kName[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
-  return ParseInt(kName, get(kName).value_or("1"), 1, INT32_MAX);
+  return ReadInt(get, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1, INT32_MAX).value_or(1);
 }
-
-namespace {
-
-std::optional<std::chrono::milliseconds> ReadSeconds(const GetVariable& get, const char* name) {
-  const std::optional<std::string> set = get(name);
-  if (!set) return std::nullopt;
-  double seconds = 0;
-  const char* end = set->data() + set->size();
-  const auto [stop, code] = std::from_chars(set->data(), end, seconds);
-  if (code != std::errc{} || stop != end || !(seconds >= 1 && seconds <= 1e6)) {
-    throw InvalidArgument(std::string(name) +
-                              " must be a number of seconds from 1 to 1000000 but is \"" + *set +
-                              "\"",
-                          "correct the environment variable or unset it");
-  }
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-}
-
-}  // namespace
 
 std::chrono::milliseconds ReadTimeout(const GetVariable& get) {
   return ReadSeconds(get, "LATHE_TIMEOUT").value_or(std::chrono::minutes(10));
@@ -320,13 +291,11 @@ std::optional<std::chrono::milliseconds> ReadHeartbeatTimeout(const GetVariable&
 }
 
 int64_t ReadRestarts(const GetVariable& get) {
-  return ParseInt(kRestartsVariable, get(kRestartsVariable).value_or("0"), 0, INT32_MAX);
+  return ReadInt(get, kRestartsVariable, 0, INT32_MAX).value_or(0);
 }
 
 int ReadBatchProcesses(int num_processes, const GetVariable& get) {
-  const std::optional<std::string> set = get(kBatchProcessesVariable);
-  if (!set) return num_processes;
-  return static_cast<int>(ParseInt(kBatchProcessesVariable, *set, 1, kMostProcesses));
+  return ReadInt(get, kBatchProcessesVariable, 1, kMostProcesses).value_or(num_processes);
 }
 
 }  // namespace lathe
