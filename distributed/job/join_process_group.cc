@@ -271,7 +271,10 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
   const std::string host = alone ? "127.0.0.1" : env.master_addr;
   int port = alone ? 0 : env.master_port;
   const std::string job = "lathe 1 " + env.job;
-  if (!alone) CheckNetworkVariables();
+  if (!alone) {  // mistakes are found before the ranks join
+    SocketInterfaceAddress(/*prefers_ipv6=*/false);
+    ReadPortRange();
+  }
   std::shared_ptr<StoreServer> server;
   if (env.rank == 0) {
     server = std::make_shared<StoreServer>(host, port, job);

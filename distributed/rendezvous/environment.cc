@@ -6,9 +6,7 @@
 #include <absl/strings/str_split.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
-#include <string_view>
 #include <vector>
 
 #include "lathe/core/base/error.h"
@@ -39,17 +37,8 @@ Error WrongVariable(const char* name, const std::string& wanted, const std::stri
                          kCorrectHint);
 }
 
-// Returns the number that the whole text is; nullopt if it is none.
-template <typename T>
-std::optional<T> Parse(std::string_view text) {
-  T value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, code] = std::from_chars(text.data(), end, value);
-  return code == std::errc{} && stop == end ? std::optional(value) : std::nullopt;
-}
-
 int ParseInt(const char* name, const std::string& text, int low, int high) {
-  const std::optional<int> value = Parse<int>(text);
+  const std::optional<int> value = ParseNumberText<int>(text);
   if (value && *value >= low && *value <= high) return *value;
   throw WrongVariable(name, absl::StrCat("a whole number from ", low, " to ", high), text);
 }
@@ -63,7 +52,7 @@ std::optional<int> ReadInt(const GetVariable& get, const char* name, int low, in
 std::optional<std::chrono::milliseconds> ReadSeconds(const GetVariable& get, const char* name) {
   const auto text = get(name);
   if (!text) return std::nullopt;
-  const double seconds = Parse<double>(*text).value_or(0);
+  const double seconds = ParseNumberText<double>(*text).value_or(0);
   if (!(seconds >= 1 && seconds <= 1e6))
     throw WrongVariable(name, "a number of seconds from 1 to 1000000", *text);
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
@@ -85,7 +74,7 @@ const LauncherVariables* FindLargerJob(const GetVariable& get, int most) {
     const auto rank = get(outer.rank), size = get(outer.world_size);
     if (&outer == &kLaunchers[0] || !rank || !size || IsSlurmsOwnPmi(get, outer)) continue;
     // A size that is not a number counts as 0: the job doesn't need this launcher's variables.
-    if (Parse<int>(*size).value_or(0) > most) return &outer;
+    if (ParseNumberText<int>(*size).value_or(0) > most) return &outer;
   }
   return nullptr;
 }

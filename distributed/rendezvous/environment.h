@@ -1,15 +1,26 @@
 // The place of this process in its job, as its launcher states it in environment variables.
 #pragma once
 
+#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace lathe {
 
 inline constexpr int kMostProcesses = 1 << 20, kLargestPort = 65535;
+
+// Returns the number that all of the text is; nullopt if it is none.
+template <typename T>
+std::optional<T> ParseNumberText(std::string_view text) {
+  T number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, number);
+  return code == std::errc{} && stop == end ? std::optional(number) : std::nullopt;
+}
 
 // Returns an address without the brackets that IPv6 addresses have in URLs: "::1" of "[::1]".
 std::string WithoutBrackets(const std::string& address);

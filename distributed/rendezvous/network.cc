@@ -1,16 +1,15 @@
 #include "lathe/distributed/rendezvous/network.h"
 
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 
-#include <algorithm>
-#include <charconv>
+#include <map>
 #include <memory>
-#include <set>
-#include <sstream>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
@@ -19,44 +18,31 @@ namespace lathe {
 namespace {
 
 struct InterfaceAddress {
-  std::string interface;
-  std::string address;  // "" for one of another kind than IP, as every interface has
-  bool is_ipv6 = false, is_of_link = false;
+  int place = 4;        // among the interface's addresses; the lowest is the one to use
+  std::string address;  // "" if there is none
 };
 
-std::vector<InterfaceAddress> InterfaceAddresses() {
-  std::vector<InterfaceAddress> addresses;
+// Returns the address to use of each network interface.
+std::map<std::string, InterfaceAddress> InterfaceAddresses(bool prefers_ipv6) {
+  std::map<std::string, InterfaceAddress> addresses;
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return addresses;
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, &freeifaddrs);
   for (const ifaddrs* a = all; a != nullptr; a = a->ifa_next) {
-    InterfaceAddress& found = addresses.emplace_back();
-    found.interface = a->ifa_name;
+    InterfaceAddress& best = addresses[a->ifa_name];
     const int family = a->ifa_addr == nullptr ? AF_UNSPEC : a->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
-    found.is_ipv6 = family == AF_INET6;
-    if (found.is_ipv6) {
-      const auto& ip = reinterpret_cast<const sockaddr_in6*>(a->ifa_addr)->sin6_addr;
-      found.is_of_link = IN6_IS_ADDR_LINKLOCAL(&ip);
-    }
+    const bool is_ipv6 = family == AF_INET6;
+    const auto* ipv6 = reinterpret_cast<const sockaddr_in6*>(a->ifa_addr);
+    const bool is_of_link = is_ipv6 && IN6_IS_ADDR_LINKLOCAL(&ipv6->sin6_addr);
+    const int place = 2 * is_of_link + (is_ipv6 != prefers_ipv6);
     char text[NI_MAXHOST] = "";
-    const socklen_t size = found.is_ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-    if (getnameinfo(a->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
-      found.address = text;
+    const socklen_t size = is_ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    if (place < best.place &&
+        getnameinfo(a->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
+      best = {place, text};
   }
   return addresses;
-}
-
-// Returns the address to use; nullopt if the interface has none.
-std::optional<std::string> AddressOf(const std::string& interface, bool prefers_ipv6,
-                                     std::vector<InterfaceAddress> addresses) {
-  std::erase_if(addresses,
-                [&](const auto& a) { return a.interface != interface || a.address.empty(); });
-  std::ranges::stable_sort(addresses, {}, [&](const InterfaceAddress& a) {
-    return 2 * a.is_of_link + (a.is_ipv6 != prefers_ipv6);
-  });
-  if (addresses.empty()) return std::nullopt;
-  return addresses.front().address;
 }
 
 }  // namespace
@@ -65,52 +51,39 @@ std::optional<std::string> SocketInterfaceAddress(bool prefers_ipv6, const GetVa
   for (const char* variable : {"LATHE_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
     const auto list = get(variable);
     if (!list) continue;
-    const std::vector<InterfaceAddress> addresses = InterfaceAddresses();
-    std::set<std::string> existing;
-    for (const InterfaceAddress& a : addresses) existing.insert(a.interface);
+    const std::map<std::string, InterfaceAddress> existing = InterfaceAddresses(prefers_ipv6);
     bool exists = false;
-    std::istringstream names(*list);
-    for (std::string name; std::getline(names, name, ',');) {
-      if (auto address = AddressOf(name, prefers_ipv6, addresses)) return address;
-      exists = exists || existing.contains(name);
+    for (const std::string& name : std::vector<std::string>(absl::StrSplit(*list, ','))) {
+      const auto found = existing.find(name);
+      if (found == existing.end()) continue;
+      if (!found->second.address.empty()) return found->second.address;
+      exists = true;
     }
+    const auto name_of = [](std::string* out, const auto& entry) { out->append(entry.first); };
     throw InvalidArgument(
-        std::string(variable) + " is " + *list +
-            (exists ? ", but that network interface has no address on this machine"
-                    : ", but this machine has no such network interface"),
-        "it has " + absl::StrJoin(existing, ", ") +
-            "; correct the environment variable or unset it");
+        absl::StrCat(variable, " is ", *list, ", but ",
+                     exists ? "that network interface has no address on this machine"
+                            : "this machine has no such network interface"),
+        absl::StrCat("it has ", absl::StrJoin(existing, ", ", name_of),
+                     "; correct the environment variable or unset it"));
   }
   return std::nullopt;
 }
 
 PortRange ParsePortRange(const std::string& name, const std::string& text) {
-  PortRange range;
-  const char* const end = text.data() + text.size();
-  const auto [dash, code] = std::from_chars(text.data(), end, range.first);
-  bool is_good = code == std::errc() && dash != end && *dash == '-';
-  if (is_good) {
-    const auto [stop, code_of_last] = std::from_chars(dash + 1, end, range.last);
-    is_good = code_of_last == std::errc() && stop == end && range.first >= 1 &&
-              range.first <= range.last && range.last <= kLargestPort;
-  }
-  if (!is_good) {
-    throw InvalidArgument(
-        name + " must be two ports from 1 to 65535 such as 20000-20100 but is \"" + text + "\"",
-        "give the first and the last port that processes may listen at");
-  }
-  return range;
+  const std::pair<std::string, std::string> ends = absl::StrSplit(text, absl::MaxSplits('-', 1));
+  const PortRange range = {.first = ParseNumberText<int>(ends.first).value_or(0),
+                           .last = ParseNumberText<int>(ends.second).value_or(0)};
+  if (range.first >= 1 && range.first <= range.last && range.last <= kLargestPort) return range;
+  throw InvalidArgument(
+      name + " must be two ports from 1 to 65535 such as 20000-20100 but is \"" + text + "\"",
+      "give the first and the last port that processes may listen at");
 }
 
 std::optional<PortRange> ReadPortRange(const GetVariable& get) {
   const auto text = get(kPortRangeVariable);
   if (!text) return std::nullopt;
   return ParsePortRange(kPortRangeVariable, *text);
-}
-
-void CheckNetworkVariables() {
-  SocketInterfaceAddress(/*prefers_ipv6=*/false);
-  ReadPortRange();
 }
 
 }  // namespace lathe

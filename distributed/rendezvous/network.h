@@ -53,7 +53,4 @@ auto AtFreePort(const std::optional<PortRange>& range, const Listening& listen) 
               "give a wider range: each process of a machine listens at one of its ports");
 }
 
-// Throws what the two would throw, so that a mistake is found before the ranks join.
-void CheckNetworkVariables();
-
 }  // namespace lathe
