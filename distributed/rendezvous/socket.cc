@@ -58,23 +58,21 @@ bool IsNameForOthers(const std::string& host) {
          host.find("localhost") == std::string::npos;
 }
 
-Socket MakeListener(int family) {
-  Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
+// Returns a socket that is bound to the address. IPv6's :: stands for all addresses of IPv4, too.
+// If that fails, returns none and sets errno.
+Socket BindTo(const addrinfo& address) {
+  Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1, off = 0;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  return socket;
+  setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  return bind(socket.fd(), address.ai_addr, address.ai_addrlen) == 0 ? std::move(socket) : Socket();
 }
 
-// Returns a socket that is bound to the port at all addresses of this machine, those of IPv6 and of
-// IPv4. If that fails, returns none and sets errno.
+// Binds to the port at all addresses of this machine, as BindTo does.
 Socket BindEverywhere(int port) {
   for (const char* any : {"::", "0.0.0.0"}) {  // the second if the machine has no IPv6
     std::string problem;
-    const Addresses addresses = Resolve(any, port, AI_NUMERICHOST, &problem);
-    Socket socket = MakeListener(addresses->ai_family);
-    const int off = 0;
-    setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) == 0) return socket;
+    if (Socket socket = BindTo(*Resolve(any, port, AI_NUMERICHOST, &problem))) return socket;
     if (errno == EADDRINUSE) break;
   }
   return Socket();
@@ -150,20 +148,19 @@ bool WaitFor(int fd, short events, Deadline deadline) {
   }
 }
 
-void SetOptions(int fd) {
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+// Returns the address of this end of the connection or, by getpeername, of the other one.
+sockaddr_storage AddressOf(const Socket& socket, decltype(&getsockname) name = &getsockname) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  name(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  return address;
 }
 
 // Returns true if both ends of the connection are this socket. This happens where nobody listens:
 // the system chose that very port for this end (RFC 9293, 3.5).
 bool IsConnectedToItself(const Socket& socket) {
-  sockaddr_storage own{}, peer{};
-  socklen_t own_size = sizeof own, peer_size = sizeof peer;
-  return getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
-         getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 &&
-         own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
+  const sockaddr_storage own = AddressOf(socket), peer = AddressOf(socket, &getpeername);
+  return std::memcmp(&own, &peer, sizeof own) == 0;
 }
 
 // Returns a socket that does not block, connected to one address. If that fails, returns none and
@@ -172,14 +169,16 @@ Socket ConnectTo(const addrinfo& address, Deadline deadline) {
   Socket socket(::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
                          address.ai_protocol));
   if (!socket) return socket;
-  int problem = 0;
-  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return Socket();
+  const int on = 1;
+  setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(socket.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  int problem = connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  if (problem == EINPROGRESS) {
     socklen_t size = sizeof problem;
-    if (!WaitFor(socket.fd(), POLLOUT, deadline)) {
-      problem = ETIMEDOUT;
-    } else {
+    if (WaitFor(socket.fd(), POLLOUT, deadline)) {
       getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &problem, &size);
+    } else {
+      problem = ETIMEDOUT;
     }
   }
   if (problem == 0 && IsConnectedToItself(socket)) {
@@ -188,25 +187,33 @@ Socket ConnectTo(const addrinfo& address, Deadline deadline) {
     setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
     problem = ECONNREFUSED;
   }
-  if (problem != 0) {
-    socket = Socket();
-    errno = problem;
-    return socket;
-  }
-  SetOptions(socket.fd());
+  if (problem == 0) return socket;
+  socket = Socket();  // closing it may set errno
+  errno = problem;
   return socket;
 }
 
-sockaddr_storage LocalAddress(const Socket& socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size);
-  return address;
+// Passes the bytes, and then what is left of them, to `transfer`, which is send or recv, until none
+// is left. Waits for `event` in between. Returns false if the other side is gone or the deadline
+// has passed.
+template <typename Byte, typename Transfer>
+bool TransferAll(const Socket& socket, Byte* bytes, size_t size, short event, Deadline deadline,
+                 const Transfer& transfer) {
+  while (size > 0) {
+    const ssize_t done = transfer(socket.fd(), bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (done > 0) {
+      bytes += done;
+      size -= static_cast<size_t>(done);
+    } else if (done == 0 || (errno != EAGAIN && errno != EINTR) ||
+               !WaitFor(socket.fd(), event, deadline)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
-Socket::Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(fd_, other.fd_);
   return *this;
@@ -226,22 +233,15 @@ Socket Bind(const std::string& host, int port) {
   const Deadline deadline = Clock::now() + std::chrono::seconds(in_pod ? 60 : 0);
   std::string problem;
   Addresses addresses = Resolve(host, port, AI_PASSIVE, &problem);
-  while (addresses == nullptr && Clock::now() < deadline) {
+  while (addresses == nullptr) {
+    if (Clock::now() >= deadline)
+      throw InvalidArgument(host + ": cannot be resolved: " + problem, "check MASTER_ADDR");
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     addresses = Resolve(host, port, AI_PASSIVE, &problem);
   }
-  if (addresses == nullptr) {
-    throw InvalidArgument(host + ": cannot be resolved: " + problem, "check MASTER_ADDR");
-  }
-  if (IsLoopbackAddress(*addresses->ai_addr) && IsNameForOthers(host)) {
-    if (Socket socket = BindEverywhere(port)) return socket;
-    throw ListenError(host, port, errno);
-  }
-  Socket socket = MakeListener(addresses->ai_family);
-  if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0) {
-    throw ListenError(host, port, errno);
-  }
-  return socket;
+  const bool everywhere = IsLoopbackAddress(*addresses->ai_addr) && IsNameForOthers(host);
+  if (Socket socket = everywhere ? BindEverywhere(port) : BindTo(*addresses)) return socket;
+  throw ListenError(host, port, errno);
 }
 
 Socket Listen(const std::string& host, int port) {
@@ -252,12 +252,12 @@ Socket Listen(const std::string& host, int port) {
 
 int LocalPort(const Socket& socket) {
   // The port lies at the same place in both kinds of addresses.
-  const sockaddr_storage address = LocalAddress(socket);
+  const sockaddr_storage address = AddressOf(socket);
   return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 std::string LocalHost(const Socket& socket) {
-  const sockaddr_storage address = LocalAddress(socket);
+  const sockaddr_storage address = AddressOf(socket);
   char host[NI_MAXHOST] = "";
   getnameinfo(reinterpret_cast<const sockaddr*>(&address), sizeof address, host, sizeof host,
               nullptr, 0, NI_NUMERICHOST);
@@ -266,7 +266,7 @@ std::string LocalHost(const Socket& socket) {
 }
 
 bool IsOnLoopback(const Socket& socket) {
-  const sockaddr_storage address = LocalAddress(socket);
+  const sockaddr_storage address = AddressOf(socket);
   return IsLoopbackAddress(reinterpret_cast<const sockaddr&>(address));
 }
 
@@ -298,35 +298,11 @@ Socket Connect(const std::string& host, int port, Deadline deadline,
 }
 
 bool SendAll(const Socket& socket, const void* data, size_t size, Deadline deadline) {
-  const char* from = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t sent = send(socket.fd(), from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0) {
-      from += sent;
-      size -= static_cast<size_t>(sent);
-    } else if (sent == 0 || (errno != EAGAIN && errno != EINTR)) {
-      return false;
-    } else if (!WaitFor(socket.fd(), POLLOUT, deadline)) {
-      return false;
-    }
-  }
-  return true;
+  return TransferAll(socket, static_cast<const char*>(data), size, POLLOUT, deadline, &send);
 }
 
 bool ReceiveAll(const Socket& socket, void* data, size_t size, Deadline deadline) {
-  char* to = static_cast<char*>(data);
-  while (size > 0) {
-    const ssize_t got = recv(socket.fd(), to, size, MSG_DONTWAIT);
-    if (got > 0) {
-      to += got;
-      size -= static_cast<size_t>(got);
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      return false;
-    } else if (!WaitFor(socket.fd(), POLLIN, deadline)) {
-      return false;
-    }
-  }
-  return true;
+  return TransferAll(socket, static_cast<char*>(data), size, POLLIN, deadline, &recv);
 }
 
 }  // namespace lathe

@@ -15,7 +15,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 class Socket {
  public:
   explicit Socket(int fd = -1) : fd_(fd) {}
-  Socket(Socket&& other) noexcept;
+  Socket(Socket&& other) noexcept : fd_(other.Release()) {}
   Socket& operator=(Socket&& other) noexcept;
   ~Socket();
   int fd() const { return fd_; }
