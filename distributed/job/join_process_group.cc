@@ -50,20 +50,16 @@ GroupProblem EndedBeforeJoining(int rank) {
 class WaitingNote {
  public:
   explicit WaitingNote(Milliseconds timeout) : timeout_(timeout) {}
-  template <typename WhatFor>
-  void Tell(const WhatFor& what_for) {
-    if (told_ || Clock::now() < at_) return;
-    const std::string what = what_for();
-    if (what.empty()) return;
-    told_ = true;
+  void Tell(const std::string& what) {
+    if (Clock::now() < at_) return;
+    at_ = Clock::time_point::max();
     std::cerr << "note: waiting for " + what + ", for " + SecondsText(timeout_) + " in all\n"
               << std::flush;
   }
 
  private:
   const Milliseconds timeout_;
-  const Clock::time_point at_ = Clock::now() + std::chrono::seconds(10);
-  bool told_ = false;
+  Clock::time_point at_ = Clock::now() + std::chrono::seconds(10);
 };
 
 // Returns the problem if one of the ranks, which have joined, belongs to a job of another size;
@@ -103,9 +99,7 @@ GroupProblem AwaitAllRanks(Store& store, const ProcessEnvironment& env, Millisec
     late = std::move(still_late);
     if (late.empty()) return {};
     if (GroupProblem ended = FindEndedRank(store, env); !ended.empty()) return ended;
-    note.Tell([&] {
-      return RankNames(late) + " to join at " + AddressText(env.master_addr, env.master_port);
-    });
+    note.Tell(RankNames(late) + " to join at " + AddressText(env.master_addr, env.master_port));
   }
   const auto twice = store.Get(kTwice, kAtOnce);
   return {.text = (twice ? *twice + " has joined twice, and " : "") + RankNames(late) +
@@ -117,13 +111,10 @@ GroupProblem AwaitAllRanks(Store& store, const ProcessEnvironment& env, Millisec
 void ConfirmVerdict(Store& store, const ProcessEnvironment& env) try {
   store.Set(RankKey("heard", env.rank), "");
   if (env.rank != 0) return;
-  const std::vector<int> others = RanksBetween(1, env.world_size);
-  const std::vector<int> not_joined = AwaitRanks(store, kJoined, others, kAtOnce);
-  const std::vector<int> gone = PeerWatch::FindGone(store, others);
-  std::vector<int> left;
-  std::ranges::copy_if(others, std::back_inserter(left), [&](int rank) {
-    return std::ranges::count(not_joined, rank) == 0 && std::ranges::count(gone, rank) == 0;
-  });
+  std::vector<int> left = RanksBetween(1, env.world_size);
+  std::vector<int> absent = AwaitRanks(store, kJoined, left, kAtOnce);
+  std::ranges::copy(PeerWatch::FindGone(store, left), std::back_inserter(absent));
+  std::erase_if(left, [&](int rank) { return std::ranges::count(absent, rank) > 0; });
   AwaitRanks(store, "heard", left, std::chrono::seconds(1));
 } catch (const Error&) {
   // Rank 0 has heard it and gone before it answered.
@@ -173,16 +164,15 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
                                  const ProcessEnvironment& env, Milliseconds timeout) {
   constexpr Milliseconds kPause(50);
   const Clock::time_point deadline = Clock::now() + timeout;
+  const std::string where = AddressText(host, port);
   WaitingNote note(timeout);
   bool before = false;
   const auto check = [&] {
     if (const auto ended = FindFirstEndedRank(env))
       throw CannotGoOnError(kJoining, env.rank, EndedBeforeJoining(*ended), kJoiningHint);
     if (env.local_rank == 0)
-      note.Tell([&] {
-        return (before ? "rank 0 of the program before to end at " : "rank 0 to answer at ") +
-               AddressText(host, port);
-      });
+      note.Tell((before ? "rank 0 of the program before to end at " : "rank 0 to answer at ") +
+                where);
   };
   for (Milliseconds time = timeout;; time = std::max(TimeLeft(deadline), Milliseconds(1000))) {
     auto store = std::make_shared<Store>(host, port, job, time, RankName(env.rank), check);
@@ -193,7 +183,6 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
     std::this_thread::sleep_for(kPause);
     check();
   }
-  const std::string where = AddressText(host, port);
   throw Error(
       absl::StatusCode::kUnavailable,
       before
