@@ -40,20 +40,11 @@ struct Store::Impl {
           key.substr(0, 40), "\" or its value of ", value.size(), " bytes is too long");
   }
 
-  static std::string Message(Op op, std::string_view key, std::string_view value,
-                             int64_t number = 0) {
+  std::pair<Header, std::string> Ask(Kind kind, std::string_view key, std::string_view value,
+                                     int64_t number, Timeout wait = Timeout(0)) {
     CheckSizes(key, value);
-    const Request request = {.op = op,
-                             .key_size = static_cast<uint32_t>(key.size()),
-                             .value_size = static_cast<uint32_t>(value.size()),
-                             .number = number};
-    std::string message(reinterpret_cast<const char*>(&request), sizeof request);
-    return message.append(key).append(value);
-  }
-
-  std::pair<Reply, std::string> Ask(Op op, std::string_view key, std::string_view value,
-                                    int64_t number, Timeout wait = Timeout(0)) {
-    const std::string message = Message(op, key, value, number);
+    std::string message;
+    AppendMessage(message, kind, key, value, number);
     const std::lock_guard lock(mutex);
     // The server may still answer the request that timed out, and nobody could tell which answer
     // belongs to which.
@@ -63,8 +54,8 @@ struct Store::Impl {
     return Receive(deadline);
   }
 
-  std::pair<Reply, std::string> Receive(Deadline deadline) {
-    Reply reply;
+  std::pair<Header, std::string> Receive(Deadline deadline) {
+    Header reply;
     reply.magic = 0;
     if (!ReceiveAll(socket, &reply.magic, sizeof reply.magic, deadline)) {
       if (reply.magic != 0 && Clock::now() < deadline) throw NotOurs();  // a few bytes, and closed
@@ -83,11 +74,11 @@ struct Store::Impl {
 
   // Waits for the answer until `deadline`. Returns nullopt if the other side closes the connection
   // without a word, or says nothing.
-  std::optional<Reply> Greet(const std::string& job, std::string_view name, Deadline deadline) {
+  std::optional<Kind> Greet(const std::string& job, std::string_view name, Deadline deadline) {
     const Timeout usual = std::exchange(patience, TimeLeft(deadline));
     const absl::Cleanup restore = [&] { patience = usual; };
     try {
-      return Ask(Op::kHello, name, job, 0).first;
+      return Ask(Kind::kHello, name, job, 0).first.kind;
     } catch (const Error& e) {
       if (e.code() != absl::StatusCode::kUnavailable &&
           e.code() != absl::StatusCode::kDeadlineExceeded)
@@ -99,9 +90,9 @@ struct Store::Impl {
   // Tries again if rank 0 ends before it answers: it may be that of the job before. It also tries
   // again if nothing is said. Another program may have had the port before rank 0 got it, and may
   // keep the connection though it listens no more.
-  Reply ConnectAndGreet(const std::string& host, int port, const std::string& job,
-                        std::string_view name, Timeout timeout,
-                        const std::function<void()>& on_wait) {
+  void ConnectAndGreet(const std::string& host, int port, const std::string& job,
+                       std::string_view name, Timeout timeout,
+                       const std::function<void()>& on_wait) {
     const Clock::time_point start = Clock::now();
     const Deadline deadline = start + timeout;
     constexpr Timeout kMoment(1000), kPause(50), kLongestSilence(5000);
@@ -113,28 +104,31 @@ struct Store::Impl {
       // The name comes second. A server that hears the first greeting late, when this client has
       // given up, must not miss it.
       auto reply = Greet(job, "", std::max(std::min(deadline, now + kLongestSilence), moment));
-      if (reply && reply->status == Status::kOk && !name.empty())
-        reply = Greet(job, name, std::max(deadline, moment));
-      if (reply) return *reply;
+      if (reply == Kind::kOk && !name.empty()) reply = Greet(job, name, std::max(deadline, moment));
+      if (reply == Kind::kOtherJob) {
+        throw Error(absl::StatusCode::kFailedPrecondition,
+                    where + ": rank 0 of another job listens there",
+                    "choose another port with MASTER_PORT, or end the other job");
+      }
+      if (reply) return;
       if (Clock::now() + kPause >= deadline) break;
       std::this_thread::sleep_for(kPause);
       if (on_wait) on_wait();
     }
     const std::string time = SecondsText(Clock::now() - start);
-    if (timed_out) {
-      throw Error(absl::StatusCode::kUnavailable,
-                  where + " accepts connections but did not answer within " + time +
-                      ": rank 0 hangs, or it is another program",
-                  "look at what rank 0 does, or choose another port with MASTER_PORT");
-    }
-    throw Error(absl::StatusCode::kUnavailable,
-                where + " has accepted connections and closed them without an answer, for " + time +
-                    ": rank 0 has ended, or it is another program",
-                "look at what rank 0 printed last, or choose another port with MASTER_PORT");
+    throw Error(
+        absl::StatusCode::kUnavailable,
+        where +
+            (timed_out ? " accepts connections but did not answer within " + time + ": rank 0 hangs"
+                       : " has accepted connections and closed them without an answer, for " +
+                             time + ": rank 0 has ended") +
+            ", or it is another program",
+        std::string("look at what rank 0 ") + (timed_out ? "does" : "printed last") +
+            ", or choose another port with MASTER_PORT");
   }
 
   // Returns the answer for each of the keys. Asks in several messages if one can't hold all of it.
-  std::vector<std::optional<std::string>> AskForAll(Op op, const std::vector<std::string>& keys,
+  std::vector<std::optional<std::string>> AskForAll(Kind kind, const std::vector<std::string>& keys,
                                                     Timeout timeout) {
     const Deadline deadline = Clock::now() + timeout;
     for (const std::string& key : keys) CheckSizes(key, "");
@@ -146,7 +140,7 @@ struct Store::Impl {
            ++end)
         AppendText(list, keys[end]);
       const Timeout wait = TimeLeft(deadline);
-      auto more = ParseList(Ask(op, "", list, wait.count(), wait).second);
+      auto more = ParseList(Ask(kind, "", list, wait.count(), wait).second);
       if (!more || more->empty() || more->size() > end - answers.size()) throw NotOurs();
       std::move(more->begin(), more->end(), std::back_inserter(answers));
     }
@@ -170,12 +164,7 @@ Store::Store(const std::string& host, int port, const std::string& job, Timeout 
              std::string_view name, const std::function<void()>& on_wait)
     : impl_(std::make_unique<Impl>()) {
   impl_->where = AddressText(host, port);
-  const Reply reply = impl_->ConnectAndGreet(host, port, job, name, timeout, on_wait);
-  if (reply.status == Status::kOtherJob) {
-    throw Error(absl::StatusCode::kFailedPrecondition,
-                impl_->where + ": rank 0 of another job listens there",
-                "choose another port with MASTER_PORT, or end the other job");
-  }
+  impl_->ConnectAndGreet(host, port, job, name, timeout, on_wait);
 }
 Store::~Store() = default;
 
@@ -188,8 +177,11 @@ void Store::BreakOff() { shutdown(impl_->socket.fd(), SHUT_RDWR); }
 
 void Store::Leave(const std::vector<std::pair<std::string, std::string>>& words) {
   std::string message;
-  for (const auto& [key, value] : words) message += Impl::Message(Op::kSet, key, value);
-  message += Impl::Message(Op::kBye, "", "");
+  for (const auto& [key, value] : words) {
+    Impl::CheckSizes(key, value);
+    AppendMessage(message, Kind::kSet, key, value);
+  }
+  AppendMessage(message, Kind::kBye, "", "");
   const std::lock_guard lock(impl_->mutex);
   const Deadline deadline = Clock::now() + impl_->patience;
   const bool sent = SendAll(impl_->socket, message.data(), message.size(), deadline);
@@ -204,7 +196,7 @@ std::string Store::local_host() {
 }
 
 void Store::Set(std::string_view key, std::string_view value) {
-  impl_->Ask(Op::kSet, key, value, 0);
+  impl_->Ask(Kind::kSet, key, value, 0);
 }
 
 std::optional<std::string> Store::Get(std::string_view key, Timeout timeout) {
@@ -213,11 +205,11 @@ std::optional<std::string> Store::Get(std::string_view key, Timeout timeout) {
 
 std::vector<std::optional<std::string>> Store::GetSeveral(const std::vector<std::string>& keys,
                                                           Timeout timeout) {
-  return impl_->AskForAll(Op::kGet, keys, timeout);
+  return impl_->AskForAll(Kind::kGet, keys, timeout);
 }
 
 std::vector<size_t> Store::Await(const std::vector<std::string>& keys, Timeout timeout) {
-  const auto answers = impl_->AskForAll(Op::kAwait, keys, timeout);
+  const auto answers = impl_->AskForAll(Kind::kAwait, keys, timeout);
   std::vector<size_t> missing;
   for (size_t i = 0; i < keys.size(); ++i) {
     if (!answers[i]) missing.push_back(i);
@@ -226,7 +218,7 @@ std::vector<size_t> Store::Await(const std::vector<std::string>& keys, Timeout t
 }
 
 int64_t Store::Add(std::string_view key, int64_t delta) {
-  return impl_->Ask(Op::kAdd, key, "", delta).first.number;
+  return impl_->Ask(Kind::kAdd, key, "", delta).first.number;
 }
 
 }  // namespace lathe

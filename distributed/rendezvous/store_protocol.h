@@ -12,26 +12,29 @@
 
 namespace lathe::store_protocol {
 
-// A message is a header and two texts, in the byte order of x86. Client and server are of one
+// A message is a header, a key and a value, in the byte order of x86. Client and server are of one
 // build; a sender of another magic number is not Lathe's.
 inline constexpr uint32_t kMagic = 0x4c544831;  // "LTH1"
 
-// kGet and kAwait have a list of keys as their value. The reply to kGet is a list of the values of
-// the first keys, as many as fit. That to kAwait has an empty text in place of each value.
-enum class Op : uint32_t { kHello = 1, kSet, kGet, kAwait, kAdd, kBye };
-struct Request {
+// kOk and kOtherJob are replies, which have no key; all others are requests. kGet and kAwait have a
+// list of keys as their value. The reply to kGet is a list of the values of the first keys, as many
+// as fit. That to kAwait has an empty text in place of each value.
+enum class Kind : uint32_t { kOk = 1, kOtherJob, kHello, kSet, kGet, kAwait, kAdd, kBye };
+struct Header {
   uint32_t magic = kMagic;
-  Op op;
+  Kind kind;
   uint32_t key_size, value_size;
-  int64_t number;  // milliseconds to wait; kAdd: the summand
+  int64_t number;  // milliseconds to wait; kAdd: the summand, and in its reply the sum
 };
-enum class Status : uint32_t { kOk = 1, kOtherJob };
-struct Reply {
-  uint32_t magic = kMagic;
-  Status status;
-  int64_t number;
-  uint32_t value_size, unused = 0;
-};
+
+inline void AppendMessage(std::string& messages, Kind kind, std::string_view key,
+                          std::string_view value, int64_t number = 0) {
+  const Header header = {.kind = kind,
+                         .key_size = static_cast<uint32_t>(key.size()),
+                         .value_size = static_cast<uint32_t>(value.size()),
+                         .number = number};
+  messages.append(reinterpret_cast<const char*>(&header), sizeof header).append(key).append(value);
+}
 
 // A list of texts is the size of each, 4 bytes, followed by its bytes. A text that is missing has
 // the size kMissing.

@@ -37,7 +37,7 @@ struct Client {
   std::string received, to_send;
   bool is_full = false;  // to_send waits for room in the socket
   // The request that is not answered yet, and its keys; none if there are no keys.
-  Op request = Op::kGet;
+  Kind request = Kind::kGet;
   std::vector<std::string> keys;
   size_t missing = 0;  // how many different ones of the keys nobody has set
   Deadline deadline;
@@ -137,9 +137,9 @@ struct StoreServer::Impl {
       if (got > 0) client.received.append(buffer, static_cast<size_t>(got));
     }
     size_t done = 0;
-    while (client.received.size() - done >= sizeof(Request)) {
+    while (client.received.size() - done >= sizeof(Header)) {
       const std::string_view rest = std::string_view(client.received).substr(done);
-      Request request;
+      Header request;
       std::memcpy(&request, rest.data(), sizeof request);
       if (request.magic != kMagic || request.key_size > Store::kLongestKey ||
           request.value_size > Store::kLongestValue) {
@@ -147,7 +147,7 @@ struct StoreServer::Impl {
       }
       const size_t size = sizeof request + request.key_size + request.value_size;
       if (rest.size() < size) break;
-      if (!client.greeted && request.op != Op::kHello) return false;
+      if (!client.greeted && request.kind != Kind::kHello) return false;
       const std::string key(rest.substr(sizeof request, request.key_size));
       std::string value(rest.substr(sizeof request + request.key_size, request.value_size));
       done += size;
@@ -158,32 +158,32 @@ struct StoreServer::Impl {
   }
 
   // Returns false if the request is malformed.
-  bool Do(Client& client, const Request& request, const std::string& key, std::string value) {
-    switch (request.op) {
-      case Op::kHello:
+  bool Do(Client& client, const Header& request, const std::string& key, std::string value) {
+    switch (request.kind) {
+      case Kind::kHello:
         client.greeted = value == job;
         if (client.greeted) client.name = key;  // nobody misses a stranger
         if (client.greeted && !IsOnLoopback(client.socket))
           SetOnce(Store::kReachedAt, LocalHost(client.socket));
-        Answer(client, client.greeted ? Status::kOk : Status::kOtherJob);
+        Answer(client, client.greeted ? Kind::kOk : Kind::kOtherJob);
         return true;
-      case Op::kSet:
+      case Kind::kSet:
         values[key] = std::move(value);
         AnswerThoseWhoWaitFor(key);
-        Answer(client, Status::kOk);
+        Answer(client, Kind::kOk);
         return true;
-      case Op::kAdd:
+      case Kind::kAdd:
         // A client's mistake must not end the server, so a sum that is too large wraps.
-        Answer(client, Status::kOk,
+        Answer(client, Kind::kOk,
                counters[key] = static_cast<int64_t>(static_cast<uint64_t>(counters[key]) +
                                                     static_cast<uint64_t>(request.number)));
         return true;
-      case Op::kBye:
+      case Kind::kBye:
         client.name.clear();
-        Answer(client, Status::kOk);
+        Answer(client, Kind::kOk);
         return true;
-      case Op::kGet:
-      case Op::kAwait: {
+      case Kind::kGet:
+      case Kind::kAwait: {
         const auto list = ParseList(value);
         std::vector<std::string> keys;
         if (!list || list->empty()) return false;
@@ -194,15 +194,16 @@ struct StoreServer::Impl {
         BeginWait(client, request, std::move(keys));
         return true;
       }
+      default:
+        return true;  // an unknown request gets no answer
     }
-    return true;  // an unknown request gets no answer
   }
 
   // --- requests that wait ---
 
-  void BeginWait(Client& client, const Request& request, std::vector<std::string> keys) {
+  void BeginWait(Client& client, const Header& request, std::vector<std::string> keys) {
     EndWait(client);
-    client.request = request.op;
+    client.request = request.kind;
     client.keys = std::move(keys);
     client.missing = 0;
     for (const std::string& key : client.keys) {
@@ -249,23 +250,20 @@ struct StoreServer::Impl {
       const auto found = values.find(key);
       std::optional<std::string_view> text;
       if (found != values.end())
-        text = client.request == Op::kAwait ? std::string_view() : found->second;
+        text = client.request == Kind::kAwait ? std::string_view() : found->second;
       if (reply.size() + kSizeBytes + text.value_or("").size() > kLongestReply) break;
       AppendText(reply, text);
     }
     EndWait(client);
-    Answer(client, Status::kOk, 0, reply);
+    Answer(client, Kind::kOk, 0, reply);
   }
 
   void SetOnce(const std::string& key, const std::string& value) {
     if (values.emplace(key, value).second) AnswerThoseWhoWaitFor(key);
   }
 
-  void Answer(Client& client, Status status, int64_t number = 0, std::string_view value = "") {
-    const Reply reply = {
-        .status = status, .number = number, .value_size = static_cast<uint32_t>(value.size())};
-    client.to_send.append(reinterpret_cast<const char*>(&reply), sizeof reply);
-    client.to_send.append(value);
+  void Answer(Client& client, Kind kind, int64_t number = 0, std::string_view value = "") {
+    AppendMessage(client.to_send, kind, "", value, number);
     if (!client.is_full) SendSome(client);
   }
 

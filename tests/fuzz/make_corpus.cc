@@ -266,11 +266,12 @@ void WriteSentencePieceFiles(const std::string& corpus) {
 
 // --- the store's messages, as store_protocol.h lays them out ---
 
-enum Op : uint32_t { kHello = 1, kSet, kGet, kAwait, kAdd, kBye };
+enum Kind : uint32_t { kOk = 1, kOtherJob, kHello, kSet, kGet, kAwait, kAdd, kBye };
 constexpr uint32_t kMagic = 0x4c544831;
 
-std::string Request(Op op, const std::string& key, const std::string& value, int64_t number = 0) {
-  const uint32_t head[] = {kMagic, op, static_cast<uint32_t>(key.size()),
+std::string Message(Kind kind, const std::string& key, const std::string& value,
+                    int64_t number = 0) {
+  const uint32_t head[] = {kMagic, kind, static_cast<uint32_t>(key.size()),
                            static_cast<uint32_t>(value.size())};
   std::string bytes(sizeof head + sizeof number, '\0');
   std::memcpy(bytes.data(), head, sizeof head);
@@ -284,51 +285,44 @@ std::string ListOf(const std::string& text) {
   return std::string(reinterpret_cast<const char*>(&size), sizeof size) + text;
 }
 
-std::string Reply(uint32_t status, int64_t number, const std::string& value) {
-  const uint32_t head[] = {kMagic, status}, tail[] = {static_cast<uint32_t>(value.size()), 0};
-  std::string bytes(sizeof head + sizeof number + sizeof tail, '\0');
-  std::memcpy(bytes.data(), head, sizeof head);
-  std::memcpy(bytes.data() + sizeof head, &number, sizeof number);
-  std::memcpy(bytes.data() + sizeof head + sizeof number, tail, sizeof tail);
-  return bytes + value;
-}
+std::string Reply(const std::string& value) { return Message(kOk, "", value); }
 
 void WriteStoreFiles(const std::string& corpus) {
-  const std::string hello = Request(kHello, "rank 1", "job");
+  const std::string hello = Message(kHello, "rank 1", "job");
   const auto write = [&](const char* format, const char* name, const std::string& bytes) {
     WriteFileAtomically(FileOf(corpus, format, name), bytes);
   };
   write("store_server", "ok_all_requests",
-        hello + Request(kSet, "key", "value") + Request(kGet, "", ListOf("key"), 100) +
-            Request(kAdd, "counter", "", 2) + Request(kAdd, "counter", "", -1) +
-            Request(kBye, "", ""));
+        hello + Message(kSet, "key", "value") + Message(kGet, "", ListOf("key"), 100) +
+            Message(kAdd, "counter", "", 2) + Message(kAdd, "counter", "", -1) +
+            Message(kBye, "", ""));
   const std::string list = ListOf("key") + ListOf("no"), ends_early = list.substr(0, 6);
   write("store_server", "ok_lists_of_keys",
-        hello + Request(kGet, "", list) + Request(kAwait, "", list, 50) +
-            Request(kSet, "no", "value") + Request(kGet, "", list, -1));
-  write("store_server", "ok_a_list_that_ends_early", hello + Request(kAwait, "", ends_early));
-  write("store_server", "ok_a_list_of_nothing", hello + Request(kGet, "", std::string(4, '\xff')));
+        hello + Message(kGet, "", list) + Message(kAwait, "", list, 50) +
+            Message(kSet, "no", "value") + Message(kGet, "", list, -1));
+  write("store_server", "ok_a_list_that_ends_early", hello + Message(kAwait, "", ends_early));
+  write("store_server", "ok_a_list_of_nothing", hello + Message(kGet, "", std::string(4, '\xff')));
   write("store_server", "ok_waits_for_ever",
-        hello + Request(kGet, "", ListOf("no such key"), INT64_MAX));
+        hello + Message(kGet, "", ListOf("no such key"), INT64_MAX));
   write("store_server", "ok_waits_for_less_than_nothing",
-        hello + Request(kGet, "", ListOf("no such key"), INT64_MIN));
+        hello + Message(kGet, "", ListOf("no such key"), INT64_MIN));
   write("store_server", "ok_sums_that_overflow",
-        hello + Request(kAdd, "sum", "", INT64_MAX) + Request(kAdd, "sum", "", INT64_MAX));
-  write("store_server", "bad_other_job", Request(kHello, "rank 1", "another job"));
-  write("store_server", "bad_no_hello", Request(kSet, "key", "value"));
+        hello + Message(kAdd, "sum", "", INT64_MAX) + Message(kAdd, "sum", "", INT64_MAX));
+  write("store_server", "bad_other_job", Message(kHello, "rank 1", "another job"));
+  write("store_server", "bad_no_hello", Message(kSet, "key", "value"));
   write("store_server", "bad_http", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  std::string replies = Reply(1, 0, "");
+  std::string replies = Reply("");
   // The fuzzer reads them with and without a greeting before them, so several calls may get each.
-  for (int i = 0; i < 2; ++i) replies += Reply(1, 0, ListOf("value"));
-  for (int i = 0; i < 5; ++i) replies += Reply(1, 1, ListOf(""));
-  for (int i = 0; i < 2; ++i) replies += Reply(1, 1, "");
+  for (int i = 0; i < 2; ++i) replies += Reply(ListOf("value"));
+  for (int i = 0; i < 5; ++i) replies += Reply(ListOf(""));
+  for (int i = 0; i < 2; ++i) replies += Reply("");
   write("store_client", "ok_all_replies", replies);
   write("store_client", "bad_lists",
-        Reply(1, 0, "") + Reply(1, 0, "") + Reply(1, 0, ListOf("value")) + Reply(1, 1, "") +
-            Reply(1, 0, std::string("\7\0\0\0va", 6)) + Reply(1, 0, std::string(4, '\7')) +
-            Reply(1, 0, "") + Reply(1, 0, ""));
-  write("store_client", "bad_other_job", Reply(2, 0, ""));
-  write("store_client", "bad_ends_early", Reply(1, 0, ""));
+        Reply("") + Reply("") + Reply(ListOf("value")) + Reply("") +
+            Reply(std::string("\7\0\0\0va", 6)) + Reply(std::string(4, '\7')) + Reply("") +
+            Reply(""));
+  write("store_client", "bad_other_job", Message(kOtherJob, "", ""));
+  write("store_client", "bad_ends_early", Reply(""));
   write("store_client", "bad_http", "HTTP/1.1 400 Bad Request\r\n\r\n");
 }
 
