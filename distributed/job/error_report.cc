@@ -28,16 +28,15 @@ bool IsReportedByLowerRank(const Error& error) {
     if (group->size() == 1) return false;
     group->Abandon();  // limits the wait for each answer of rank 0
     const Clock::time_point deadline = Clock::now() + Milliseconds(500);
-    const auto find = [&](const std::string& key) {
-      return group->FindMessage(key, TimeLeft(deadline));
+    const auto find = [&](const char* key, int rank) {
+      return group->FindMessage(RankKey(key, rank), TimeLeft(deadline));
     };
     group->PostMessage(RankKey(kError, group->rank()), error.message());
     for (int rank = 0; rank < group->rank() && !same; ++rank)
-      same = find(RankKey(kError, rank)) == error.message();
+      same = find(kError, rank) == error.message();
     group->PostMessage(RankKey(kErrorRead, group->rank()), "");
     // The store goes with rank 0, so rank 0 waits until all have read.
-    for (int rank = 1; group->rank() == 0 && rank < group->size(); ++rank)
-      find(RankKey(kErrorRead, rank));
+    for (int rank = 1; group->rank() == 0 && rank < group->size(); ++rank) find(kErrorRead, rank);
     // A launcher blames the rank that ends first. Rank 0 has reported its error, so it should end
     // before this one.
     if (same && group->FindMessage(RankKey(kError, 0), Milliseconds(0)))

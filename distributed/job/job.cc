@@ -28,15 +28,14 @@ void FindRanksOfMachine(Job& job) {
   const ProcessEnvironment& env = job.environment;
   const RankPlacement mine = {HashName(HostName()), env.local_rank, env.local_world_size};
   const std::vector<RankPlacement> all = GatherValues(*job.group, mine);
-  const std::vector<std::vector<int>> machines = RanksByMachine(all);
-  const std::vector<int>& ranks = *std::ranges::find_if(machines, [&](const auto& of_machine) {
-    return std::ranges::count(of_machine, job.group->rank()) > 0;
-  });
-  const auto main = std::ranges::find_if(
-      ranks, [&](int rank) { return all[static_cast<size_t>(rank)].local_rank == 0; });
-  Check(main != ranks.end(), "accelerator", "no process on ", HostName(), " has LOCAL_RANK 0");
-  job.local_main = *main;
-  SetLocalRanks(ranks);
+  for (const std::vector<int>& ranks : RanksByMachine(all)) {
+    if (std::ranges::count(ranks, job.group->rank()) == 0) continue;
+    const auto main = std::ranges::find_if(
+        ranks, [&](int rank) { return all[static_cast<size_t>(rank)].local_rank == 0; });
+    Check(main != ranks.end(), "accelerator", "no process on ", HostName(), " has LOCAL_RANK 0");
+    job.local_main = *main;
+    SetLocalRanks(ranks);
+  }
 }
 
 // Divides the cores among ranks that may use the same ones, unless OMP_NUM_THREADS is set.
@@ -55,7 +54,7 @@ void ShareThreads(ProcessGroup& group) {
 // The job that the process `made_by` has joined. After a fork, `made_by` may be this process's
 // parent.
 struct Joined {
-  std::optional<Job> job;
+  std::unique_ptr<Job> job;
   pid_t made_by = 0;
 };
 
@@ -72,19 +71,16 @@ const Job& JoinJobOnce(const std::optional<ProcessEnvironment>& environment,
   auto& [job, made_by] = ThisProcess();
   // A forked process is another rank. It must not close its parent's connections, so it leaks the
   // parent's Job.
-  if (job && made_by != getpid()) {
-    static_cast<void>(new Job(*std::move(job)));
-    job.reset();
-  }
+  if (job && made_by != getpid()) static_cast<void>(job.release());
   if (!job) {
     made_by = getpid();
-    Job fresh;
-    fresh.environment = environment ? *environment : ReadProcessEnvironment();
-    fresh.group = JoinProcessGroup(fresh.environment,
-                                   {.timeout = timeout, .heartbeat_timeout = heartbeat_timeout});
-    if (fresh.group->size() > 1) {
-      FindRanksOfMachine(fresh);
-      ShareThreads(*fresh.group);
+    auto fresh = std::make_unique<Job>();
+    fresh->environment = environment ? *environment : ReadProcessEnvironment();
+    fresh->group = JoinProcessGroup(fresh->environment,
+                                    {.timeout = timeout, .heartbeat_timeout = heartbeat_timeout});
+    if (fresh->group->size() > 1) {
+      FindRanksOfMachine(*fresh);
+      ShareThreads(*fresh->group);
     }
     job = std::move(fresh);
     at_rank_end = [] {

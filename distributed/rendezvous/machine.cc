@@ -1,6 +1,7 @@
 #include "lathe/distributed/rendezvous/machine.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/str_split.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,26 +10,15 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <sstream>
+#include <iterator>
 #include <system_error>
+#include <vector>
 
 #include "lathe/core/base/error.h"
 
 namespace lathe {
-namespace {
 
 namespace fs = std::filesystem;
-
-// Counts the entries of a list such as "2,0" up to the first one that can't be a device. CUDA shows
-// a program the devices of these entries.
-int CountListed(const std::string& list) {
-  std::istringstream in(list);
-  int count = 0;
-  for (std::string id; std::getline(in, id, ',') && !id.empty() && !id.starts_with('-');) ++count;
-  return count;
-}
-
-}  // namespace
 
 std::string HostName() {
   std::array<char, 256> name{};
@@ -43,19 +33,19 @@ int UsableCores() {
 }
 
 int InstalledGpus(const std::string& driver_folder) {
-  std::error_code code;
-  int count = 0;
-  for (fs::directory_iterator gpu(driver_folder, code), end; !code && gpu != end;
-       gpu.increment(code)) {
-    ++count;
-  }
-  return count;
+  std::error_code no_driver;
+  return static_cast<int>(std::distance(fs::directory_iterator(driver_folder, no_driver), {}));
 }
 
 int VisibleGpus(const std::string& driver_folder) {
   const int count = InstalledGpus(driver_folder);
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  return visible == nullptr ? count : std::min(count, CountListed(visible));
+  if (visible == nullptr) return count;
+  // A list such as "2,0". CUDA shows a program its devices up to the first that can't be one.
+  const std::vector<std::string> ids = absl::StrSplit(visible, ',');
+  const auto end = std::ranges::find_if(
+      ids, [](const std::string& id) { return id.empty() || id.starts_with('-'); });
+  return std::min(count, static_cast<int>(end - ids.begin()));
 }
 
 int64_t RaiseOpenFileLimit() {

@@ -1,6 +1,8 @@
 #include "lathe/distributed/rendezvous/socket.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_format.h>
 #include <absl/strings/str_split.h>
 #include <absl/strings/strip.h>
 #include <fcntl.h>
@@ -32,12 +34,13 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-Addresses Resolve(const std::string& host, int port, int flags, std::string* problem) {
+// Returns null, and says why in `problem`, if that is no name or address.
+Addresses Resolve(const std::string& host, int port, int flags, std::string* problem = nullptr) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | flags;
   const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (code != 0) *problem = gai_strerror(code);
+  if (code != 0 && problem != nullptr) *problem = gai_strerror(code);
   return Addresses(code == 0 ? found : nullptr, &freeaddrinfo);
 }
 
@@ -53,9 +56,7 @@ bool IsLoopbackAddress(const sockaddr& address) {
 // A machine's own name may mean the loopback on this machine (Debian's /etc/hosts has 127.0.1.1)
 // but an address of it on other machines. Names such as ip6-localhost mean the loopback.
 bool IsNameForOthers(const std::string& host) {
-  std::string problem;
-  return Resolve(host, 0, AI_NUMERICHOST, &problem) == nullptr &&
-         host.find("localhost") == std::string::npos;
+  return Resolve(host, 0, AI_NUMERICHOST) == nullptr && !absl::StrContains(host, "localhost");
 }
 
 // Returns a socket that is bound to the address. IPv6's :: stands for all addresses of IPv4, too.
@@ -71,8 +72,7 @@ Socket BindTo(const addrinfo& address) {
 // Binds to the port at all addresses of this machine, as BindTo does.
 Socket BindEverywhere(int port) {
   for (const char* any : {"::", "0.0.0.0"}) {  // the second if the machine has no IPv6
-    std::string problem;
-    if (Socket socket = BindTo(*Resolve(any, port, AI_NUMERICHOST, &problem))) return socket;
+    if (Socket socket = BindTo(*Resolve(any, port, AI_NUMERICHOST))) return socket;
     if (errno == EADDRINUSE) break;
   }
   return Socket();
@@ -81,17 +81,15 @@ Socket BindEverywhere(int port) {
 // Returns the inode of the socket that listens on `port`, as /proc/net/tcp has it; "" if there is
 // none.
 std::string ListeningInode(int port) {
+  const std::string address_end = absl::StrFormat(":%04X", port);
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(table);
-    std::string line;
-    std::getline(file, line);  // the names of the columns
-    while (std::getline(file, line)) {
+    for (std::string line; std::getline(file, line);) {
       const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
       constexpr size_t kAddress = 1, kState = 3, kInode = 9;
       constexpr const char* kListening = "0A";
-      if (fields.size() <= kInode || fields[kState] != kListening) continue;
-      const std::string& address = fields[kAddress];
-      if (std::strtol(address.c_str() + address.find(':') + 1, nullptr, 16) == port)
+      if (fields.size() > kInode && fields[kState] == kListening &&
+          fields[kAddress].ends_with(address_end))
         return fields[kInode];
     }
   }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <set>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -80,18 +81,11 @@ struct StoreServer::Impl {
     for (;;) {
       const int ready =
           epoll_wait(poller.fd(), events.data(), static_cast<int>(events.size()), TimeToWait());
-      for (int i = 0; i < ready; ++i) {
-        const int fd = events[static_cast<size_t>(i)].data.fd;
-        if (fd == wake.fd()) return;
-        if (fd == listener.fd()) {
-          Accept();
-          continue;
-        }
-        const auto client = clients.find(fd);
-        if (client != clients.end() &&
-            !Handle(client->second, events[static_cast<size_t>(i)].events)) {
-          Remove(fd);
-        }
+      for (const epoll_event& event : std::span(events).first(std::max(ready, 0))) {
+        if (event.data.fd == wake.fd()) return;
+        if (event.data.fd == listener.fd()) Accept();
+        const auto client = clients.find(event.data.fd);
+        if (client != clients.end() && !Handle(client->second, event.events)) Remove(client);
       }
       AnswerLateOnes();
     }
@@ -117,11 +111,10 @@ struct StoreServer::Impl {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 
-  void Remove(int fd) {
-    const auto found = clients.find(fd);
-    EndWait(found->second);
-    const std::string name = std::move(found->second.name);
-    clients.erase(found);  // closes the connection, which epoll then forgets
+  void Remove(std::unordered_map<int, Client>::iterator client) {
+    EndWait(client->second);
+    const std::string name = std::move(client->second.name);
+    clients.erase(client);  // closes the connection, which epoll then forgets
     if (name.empty()) return;
     SetOnce(Store::kGone, name);
     SetOnce(std::string(Store::kGone) + "/" + name, "");
@@ -174,9 +167,8 @@ struct StoreServer::Impl {
         return true;
       case Kind::kAdd:
         // A client's mistake must not end the server, so a sum that is too large wraps.
-        Answer(client, Kind::kOk,
-               counters[key] = static_cast<int64_t>(static_cast<uint64_t>(counters[key]) +
-                                                    static_cast<uint64_t>(request.number)));
+        counters[key] += static_cast<uint64_t>(request.number);
+        Answer(client, Kind::kOk, static_cast<int64_t>(counters[key]));
         return true;
       case Kind::kBye:
         client.name.clear();
@@ -284,7 +276,7 @@ struct StoreServer::Impl {
   Socket listener, wake, poller;
   std::unordered_map<int, Client> clients;  // by their sockets
   std::unordered_map<std::string, std::string> values;
-  std::unordered_map<std::string, int64_t> counters;
+  std::unordered_map<std::string, uint64_t> counters;
   // Who waits for a key that nobody has set, and until when.
   std::unordered_map<std::string, std::unordered_set<Client*>> waiting;
   std::set<std::pair<Deadline, Client*>> deadlines;
