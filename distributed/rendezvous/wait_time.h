@@ -1,6 +1,9 @@
 // Times of waits: what is left of one, and how messages show one.
 #pragma once
 
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -11,10 +14,17 @@ namespace lathe {
 inline constexpr std::chrono::seconds kStandstill(1);
 
 // Returns the time until the deadline, rounded up; 0 if it has passed.
-std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point deadline);
+inline std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point deadline) {
+  const auto left = deadline - std::chrono::steady_clock::now();
+  return std::max(std::chrono::ceil<std::chrono::milliseconds>(left), {});
+}
 
 // Returns the time in seconds with three digits or, if it is longer, in whole seconds: "0.612 s",
 // "10.5 s", "3600 s".
-std::string SecondsText(std::chrono::duration<double> time);
+inline std::string SecondsText(std::chrono::duration<double> time) {
+  // Three digits don't show all whole seconds of longer times.
+  if (time.count() < 999.5) return absl::StrFormat("%.3g s", time.count());
+  return absl::StrFormat("%.0f s", time.count());
+}
 
 }  // namespace lathe
