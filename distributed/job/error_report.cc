@@ -13,7 +13,6 @@
 namespace lathe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 // Messages that a rank posts: its error's message, and that it has read the others'.
@@ -27,7 +26,7 @@ bool IsReportedByLowerRank(const Error& error) {
     const auto group = JoinedGroup();
     if (group->size() == 1) return false;
     group->Abandon();  // limits the wait for each answer of rank 0
-    const Clock::time_point deadline = Clock::now() + Milliseconds(500);
+    const auto deadline = std::chrono::steady_clock::now() + Milliseconds(500);
     const auto find = [&](const char* key, int rank) {
       return group->FindMessage(RankKey(key, rank), TimeLeft(deadline));
     };

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -104,10 +103,8 @@ std::string BuildId() {
       const char* at = reinterpret_cast<const char*>(info->dlpi_addr + part.p_vaddr);
       const char* end = at + part.p_memsz;
       while (at + sizeof(ElfW(Nhdr)) <= end) {
-        ElfW(Nhdr) note;
-        std::memcpy(&note, at, sizeof note);
-        const char* name = at + sizeof note;
-        const char* value = name + (note.n_namesz + 3) / 4 * 4;
+        const auto& note = *reinterpret_cast<const ElfW(Nhdr)*>(at);
+        const char* value = at + sizeof note + (note.n_namesz + 3) / 4 * 4;
         if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4) {
           static_cast<std::string*>(out)->assign(value, note.n_descsz);
         }

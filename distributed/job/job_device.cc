@@ -70,13 +70,9 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
 
 // Returns the GPUs of all ranks, in the order of ranks.
 std::vector<RankDevice> GatherDevices(const Job& job) {
-  RankDevice own;
-  if (FindDeviceBackend() != nullptr) {
-    own = DescribeRankDevice(job.environment.local_rank);
-  } else {
-    own.problem = kNoCuda;
-    own.hint = "build it where CUDA is installed, or compute on the CPU (device cpu)";
-  }
+  RankDevice own = {.problem = kNoCuda,
+                    .hint = "build it where CUDA is installed, or compute on the CPU (device cpu)"};
+  if (FindDeviceBackend() != nullptr) own = DescribeRankDevice(job.environment.local_rank);
   std::vector<RankDevice> all;
   for (const std::string& text : GatherStrings(*job.group, Serialize(own))) {
     all.push_back(ParseRankDevice(text));

@@ -183,14 +183,13 @@ std::shared_ptr<Store> FindStore(const std::string& host, int port, const std::s
     std::this_thread::sleep_for(kPause);
     check();
   }
-  throw Error(
-      absl::StatusCode::kUnavailable,
-      before
-          ? "rank 0 of the program that ran before at " + where + " did not end within " +
-                SecondsText(timeout)
-          : where + ": rank 0 has ended, and no other rank 0 came within " + SecondsText(timeout),
-      before ? "look at what rank 0 of that program does, or choose another port with MASTER_PORT"
-             : "look at what rank 0 printed last, or choose another port with MASTER_PORT");
+  throw Error(absl::StatusCode::kUnavailable,
+              (before ? "rank 0 of the program that ran before at " + where + " did not end within "
+                      : where + ": rank 0 has ended, and no other rank 0 came within ") +
+                  SecondsText(timeout),
+              std::string("look at what rank 0 ") +
+                  (before ? "of that program does" : "printed last") +
+                  ", or choose another port with MASTER_PORT");
 }
 
 // Tells all ranks how long one of them may give no sign of life.

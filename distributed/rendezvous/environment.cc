@@ -111,15 +111,11 @@ void CheckNeedsNoLauncher(const GetVariable& get) {
 // "r[1-2]n[03-07,9],other".
 std::string FirstHost(std::string_view list) {
   std::string host;
-  for (size_t at = 0; at < list.size() && list[at] != ','; ++at) {
-    if (list[at] != '[') {
-      host += list[at];
-      continue;
-    }
-    const size_t end = std::min(list.find(']', at), list.size());
-    const std::string_view inside = list.substr(at + 1, end - at - 1);
-    host += inside.substr(0, inside.find_first_of("-,"));
-    at = end;
+  while (!list.empty() && list[0] != ',') {
+    const bool in_brackets = list[0] == '[';
+    const std::string_view part = list.substr(0, list.find_first_of(in_brackets ? "]" : "[,"));
+    host += in_brackets ? part.substr(1, part.find_first_of("-,") - 1) : part;
+    list.remove_prefix(std::min(part.size() + in_brackets, list.size()));
   }
   return host;
 }

@@ -191,9 +191,7 @@ Socket ConnectTo(const addrinfo& address, Deadline deadline) {
   return socket;
 }
 
-// Passes the bytes, and then what is left of them, to `transfer`, which is send or recv, until none
-// is left. Waits for `event` in between. Returns false if the other side is gone or the deadline
-// has passed.
+// Sends or receives all bytes, as `transfer` does, and waits for `event` in between.
 template <typename Byte, typename Transfer>
 bool TransferAll(const Socket& socket, Byte* bytes, size_t size, short event, Deadline deadline,
                  const Transfer& transfer) {

@@ -1,11 +1,9 @@
 #include "lathe/distributed/rendezvous/store.h"
 
-#include <absl/cleanup/cleanup.h>
 #include <absl/status/status.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <mutex>
 #include <thread>
@@ -26,8 +24,8 @@ using namespace store_protocol;
 
 struct Store::Impl {
   Error Gone(Deadline deadline) {
-    if (Clock::now() >= deadline) {
-      timed_out = true;
+    timed_out = timed_out || Clock::now() >= deadline;
+    if (timed_out) {
       return Error(absl::StatusCode::kDeadlineExceeded, where + ": rank 0 does not answer",
                    "look at what rank 0 printed last; it may hang");
     }
@@ -48,7 +46,7 @@ struct Store::Impl {
     const std::lock_guard lock(mutex);
     // The server may still answer the request that timed out, and nobody could tell which answer
     // belongs to which.
-    if (timed_out) throw Gone(Clock::now());
+    if (timed_out) throw Gone({});
     const Deadline deadline = Clock::now() + wait + patience;
     if (!SendAll(socket, message.data(), message.size(), deadline)) throw Gone(deadline);
     return Receive(deadline);
@@ -75,10 +73,8 @@ struct Store::Impl {
   // Waits for the answer until `deadline`. Returns nullopt if the other side closes the connection
   // without a word, or says nothing.
   std::optional<Kind> Greet(const std::string& job, std::string_view name, Deadline deadline) {
-    const Timeout usual = std::exchange(patience, TimeLeft(deadline));
-    const absl::Cleanup restore = [&] { patience = usual; };
     try {
-      return Ask(Kind::kHello, name, job, 0).first.kind;
+      return Ask(Kind::kHello, name, job, 0, TimeLeft(deadline) - patience).first.kind;
     } catch (const Error& e) {
       if (e.code() != absl::StatusCode::kUnavailable &&
           e.code() != absl::StatusCode::kDeadlineExceeded)
@@ -185,7 +181,7 @@ void Store::Leave(const std::vector<std::pair<std::string, std::string>>& words)
   const std::lock_guard lock(impl_->mutex);
   const Deadline deadline = Clock::now() + impl_->patience;
   const bool sent = SendAll(impl_->socket, message.data(), message.size(), deadline);
-  if (!sent || impl_->timed_out) throw impl_->Gone(impl_->timed_out ? Clock::now() : deadline);
+  if (!sent || impl_->timed_out) throw impl_->Gone(deadline);
   for (size_t i = 0; i <= words.size(); ++i) impl_->Receive(deadline);
 }
 

@@ -28,7 +28,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace store_protocol;
 
-constexpr int64_t kLongestWait = int64_t{1000} * 3600 * 24 * 365;  // milliseconds
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr Milliseconds kAtOnce(0), kLongestWait = std::chrono::hours(24 * 365);
 
 // A client as the server sees it.
 struct Client {
@@ -93,7 +95,7 @@ struct StoreServer::Impl {
 
   // Returns the milliseconds until the first wait is over.
   int TimeToWait() const {
-    std::chrono::milliseconds time = std::chrono::hours(1);
+    Milliseconds time = std::chrono::hours(1);
     if (!deadlines.empty()) time = std::min(time, TimeLeft(deadlines.begin()->first));
     return static_cast<int>(time.count());
   }
@@ -107,8 +109,7 @@ struct StoreServer::Impl {
     }
     // Perhaps too many files are open. A client that wants to be accepted is still there after the
     // pause.
-    if (errno != EAGAIN && errno != EINTR)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (errno != EAGAIN && errno != EINTR) std::this_thread::sleep_for(Milliseconds(10));
   }
 
   void Remove(std::unordered_map<int, Client>::iterator client) {
@@ -201,8 +202,8 @@ struct StoreServer::Impl {
     for (const std::string& key : client.keys) {
       if (!values.contains(key) && waiting[key].insert(&client).second) ++client.missing;
     }
-    client.deadline = Clock::now() + std::chrono::milliseconds(
-                                         std::clamp<int64_t>(request.number, 0, kLongestWait));
+    client.deadline =
+        Clock::now() + std::clamp(Milliseconds(request.number), kAtOnce, kLongestWait);
     deadlines.emplace(client.deadline, &client);
     // A client that asks without waiting gets the answer at once.
     if (client.missing == 0 || request.number <= 0) AnswerWait(client);
