@@ -65,7 +65,7 @@ class WaitingNote {
 // Returns the problem if one of the ranks, which have joined, belongs to a job of another size;
 // else an empty one.
 GroupProblem CheckSizes(Store& store, const std::vector<int>& ranks, int world_size) {
-  const auto sizes = GetFromRanks(store, kJoined, ranks, kAtOnce);
+  const auto sizes = store.GetSeveral(RankKeys(kJoined, ranks), kAtOnce);
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (sizes[i] == std::to_string(world_size)) continue;
     return {.text = RankName(ranks[i]) + " belongs to a job of " + sizes[i].value_or("no") +

@@ -159,7 +159,7 @@ std::vector<std::string> PeerWatch::Exchange(const std::string& key, const std::
       CheckForProblems();
       if (Clock::now() >= deadline) throw std::runtime_error("no answer");
     }
-    return GetFromRanks(*store_, what, numbers, Milliseconds(0));
+    return store_->GetSeveral(RankKeys(what, numbers), Milliseconds(0));
   };
   store_->Set(RankKey(key, rank_), mine);
   // If every rank asked for the key of every other one, the store would look up N^2 keys. So the
@@ -269,7 +269,7 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
   store_->Set(RankKey(kWaitsIn, rank_), what);
   store_->Set(kTrouble, "");
   const std::vector<int> ranks = RanksBetween(0, size_);
-  const auto calls = GetFromRanks(*store_, kWaitsIn, ranks, time_to_answer_);
+  const auto calls = store_->GetSeveral(RankKeys(kWaitsIn, ranks), time_to_answer_);
   std::vector<int> silent;
   std::string busy;
   bool same = true;
@@ -291,7 +291,7 @@ GroupProblem PeerWatch::FindCulprit(const char* what, const GroupProblem& notice
 // Names what each of the ranks was doing, or once for all what they all were doing.
 GroupProblem PeerWatch::HangingRanks(const std::vector<int>& ranks) {
   std::vector<std::string> phases;
-  for (const auto& phase : GetFromRanks(*store_, kPhase, ranks, Milliseconds(0)))
+  for (const auto& phase : store_->GetSeveral(RankKeys(kPhase, ranks), Milliseconds(0)))
     phases.push_back(phase.value_or(""));
   GroupProblem all = HangingRankProblem(ranks[0], phases[0]);
   all.lost->ranks = ranks;

@@ -9,17 +9,8 @@
 #include "lathe/core/base/error.h"
 
 namespace lathe {
-namespace {
 
 constexpr char kRank[] = "rank ";
-
-std::vector<std::string> KeysOf(const std::string& what, const std::vector<int>& ranks) {
-  std::vector<std::string> keys;
-  for (const int rank : ranks) keys.push_back(RankKey(what, rank));
-  return keys;
-}
-
-}  // namespace
 
 std::string RankName(int rank) { return kRank + std::to_string(rank); }
 
@@ -37,6 +28,12 @@ int RankOfName(const std::string& name) {
 
 std::string RankKey(const std::string& what, int rank) { return what + "/" + std::to_string(rank); }
 
+std::vector<std::string> RankKeys(const std::string& what, const std::vector<int>& ranks) {
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(RankKey(what, rank));
+  return keys;
+}
+
 std::vector<int> RanksBetween(int first, int end) {
   std::vector<int> ranks(static_cast<size_t>(std::max(end - first, 0)));
   std::iota(ranks.begin(), ranks.end(), first);
@@ -46,14 +43,8 @@ std::vector<int> RanksBetween(int first, int end) {
 std::vector<int> AwaitRanks(Store& store, const std::string& what, const std::vector<int>& ranks,
                             Store::Timeout timeout) {
   std::vector<int> late;
-  for (const size_t i : store.Await(KeysOf(what, ranks), timeout)) late.push_back(ranks[i]);
+  for (const size_t i : store.Await(RankKeys(what, ranks), timeout)) late.push_back(ranks[i]);
   return late;
-}
-
-std::vector<std::optional<std::string>> GetFromRanks(Store& store, const std::string& what,
-                                                     const std::vector<int>& ranks,
-                                                     Store::Timeout timeout) {
-  return store.GetSeveral(KeysOf(what, ranks), timeout);
 }
 
 }  // namespace lathe

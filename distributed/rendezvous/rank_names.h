@@ -1,7 +1,6 @@
 // The names of ranks, for messages and in the store, and waits for what ranks leave there.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,19 +17,15 @@ std::string RankNames(const std::vector<int>& ranks);
 int RankOfName(const std::string& name);
 // Returns the key in the store of what belongs to one rank: "joined/2".
 std::string RankKey(const std::string& what, int rank);
+// Returns these keys of several ranks, in their order.
+std::vector<std::string> RankKeys(const std::string& what, const std::vector<int>& ranks);
 
 // Returns the ranks first, first + 1, ..., end - 1.
 std::vector<int> RanksBetween(int first, int end);
 
-// Waits until each of the ranks has set its key of `what`, for `timeout` at most. Returns those
-// that have not.
+// Waits until all of the ranks have set these keys, for `timeout` at most. Returns those that have
+// not.
 std::vector<int> AwaitRanks(Store& store, const std::string& what, const std::vector<int>& ranks,
                             Store::Timeout timeout);
-
-// Waits likewise, and returns the values in the order of `ranks`; nullopt for those that are
-// missing.
-std::vector<std::optional<std::string>> GetFromRanks(Store& store, const std::string& what,
-                                                     const std::vector<int>& ranks,
-                                                     Store::Timeout timeout);
 
 }  // namespace lathe

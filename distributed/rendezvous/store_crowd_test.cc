@@ -127,13 +127,13 @@ TEST(StoreCrowd, ManyRanksJoinAtOnce) {
       store.Set(RankKey("joined", rank), std::to_string(kRanks));
       if (rank == 0) {
         is_well = is_well && AwaitRanks(store, "joined", all, kLong).empty();
-        for (const auto& size : GetFromRanks(store, "joined", all, milliseconds(0)))
+        for (const auto& size : store.GetSeveral(RankKeys("joined", all), milliseconds(0)))
           is_well = is_well && size == std::to_string(kRanks);
         store.Set("verdict", "");
       }
       is_well = is_well && store.Get("verdict", kLong).has_value();
       life.Set(RankKey("blob", rank), blob);
-      for (const auto& theirs : GetFromRanks(life, "blob", all, kLong))
+      for (const auto& theirs : life.GetSeveral(RankKeys("blob", all), kLong))
         is_well = is_well && theirs == blob;
       store.Leave({{RankKey("bye", rank), ""}});
       if (is_well) ++well;
