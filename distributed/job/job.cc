@@ -50,8 +50,7 @@ void ShareThreads(ProcessGroup& group) {
   omp_set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
 }
 
-// The job that the process `made_by` has joined. After a fork, `made_by` may be this process's
-// parent.
+// The job that the process `made_by` has joined: this one or, after a fork, its parent.
 struct Joined {
   std::unique_ptr<Job> job;
   pid_t made_by = 0;

@@ -36,12 +36,11 @@ struct JobDevice {
   std::string note = "";  // why existing GPUs stay unused; "" if there is nothing to say
 };
 
-// Chooses the device that `wish` names; all ranks must pass the same wish. "cpu": the host.
-// "cuda": each rank has a GPU of its own, the one with the number of its local rank
-// (DescribeRankDevice). "auto": as "cuda" if each rank can have its own GPU, else "cpu". In a
-// job of one rank it does what ChooseDevice does.
-// A collective. Throws on all ranks, with the same words, if the wish is another one or the
-// GPUs can't be had.
+// Chooses the device that `wish` names; all ranks must pass the same wish. "cpu": the host. "cuda":
+// each rank has a GPU of its own, the one with the number of its local rank (DescribeRankDevice).
+// "auto": as "cuda" if each rank can have its own GPU, else "cpu". In a job of one rank it does
+// what ChooseDevice does. A collective. Throws on all ranks, with the same words, if the wish is
+// another one or the GPUs can't be had.
 JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
                           std::chrono::milliseconds timeout);
 

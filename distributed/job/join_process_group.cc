@@ -62,8 +62,7 @@ class WaitingNote {
   Clock::time_point at_ = Clock::now() + std::chrono::seconds(10);
 };
 
-// Returns the problem if one of the ranks, which have joined, belongs to a job of another size;
-// else an empty one.
+// Returns the problem if one of the ranks has joined a job of another size; else an empty one.
 GroupProblem CheckSizes(Store& store, const std::vector<int>& ranks, int world_size) {
   const auto sizes = store.GetSeveral(RankKeys(kJoined, ranks), kAtOnce);
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -82,8 +81,7 @@ GroupProblem FindEndedRank(Store& store, const ProcessEnvironment& env) {
   return ended[1] ? EndedBeforeJoining(RankOfName(*ended[1])) : GroupProblem{};
 }
 
-// Returns what is wrong with the ranks that have joined, for all ranks to hear; empty if all is
-// well.
+// Returns what is wrong with the ranks, for all of them to hear; empty if all have joined.
 GroupProblem AwaitAllRanks(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   WaitingNote note(timeout);

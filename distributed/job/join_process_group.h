@@ -21,8 +21,7 @@ struct ProcessGroupOptions {
   std::string backend = "gloo";
 };
 
-// Waits until all ranks of the environment have joined. Rank 0 listens at the environment's master
-// address.
+// Waits until all ranks of the environment have joined. Rank 0 listens at its master address.
 // Throws the same error on every rank if some don't come (it names them), one comes twice, or they
 // don't agree on their number. Throws Unavailable, as the group's calls do, if a rank that had
 // joined ends before all have. Throws InvalidArgument for an unknown backend, and

@@ -25,8 +25,7 @@ constexpr LauncherVariables kLaunchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    // Only srun sets SLURM_STEP_NUM_TASKS. SLURM_NTASKS is also set in a batch script, which runs
-    // once.
+    // Only srun sets SLURM_STEP_NUM_TASKS. A batch script, which runs once, has SLURM_NTASKS, too.
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
 };
 
@@ -80,9 +79,8 @@ const LauncherVariables* FindLargerJob(const GetVariable& get, int most) {
 }
 
 // Throws if every process of a larger outer launcher has inherited the same RANK and WORLD_SIZE.
-// Each would be a job of its own, and all would write the same files. A launcher of ours on each
-// machine may run inside an mpirun or srun, which has then started fewer processes than the job
-// has.
+// Each would be a job of its own, and all would write the same files. An mpirun or srun that starts
+// a launcher of ours on each machine has started fewer processes than the job has.
 void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
   const LauncherVariables* outer = FindLargerJob(get, world_size);
   if (outer == nullptr) return;
@@ -107,8 +105,7 @@ void CheckNeedsNoLauncher(const GetVariable& get) {
                         "start the program with `lathe launch`, which starts them all");
 }
 
-// Returns the first name of Slurm's short form for several hosts: "r1n03" of
-// "r[1-2]n[03-07,9],other".
+// Returns the first of several hosts in Slurm's short form: "r1n03" of "r[1-2]n[03-07,9],other".
 std::string FirstHost(std::string_view list) {
   std::string host;
   while (!list.empty() && list[0] != ',') {
@@ -120,8 +117,7 @@ std::string FirstHost(std::string_view list) {
   return host;
 }
 
-// Sets rank 0's address and port from Slurm's variables. Every process of the step gets the same
-// result.
+// Sets rank 0's address and port from Slurm's variables, alike in every process of the step.
 void MasterFromSlurm(const GetVariable& get, ProcessEnvironment& env) {
   if (const auto nodes = get("SLURM_STEP_NODELIST")) env.master_addr = FirstHost(*nodes);
   if (const auto job = ReadInt(get, "SLURM_JOB_ID", 0, INT32_MAX)) {

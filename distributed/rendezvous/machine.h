@@ -15,8 +15,7 @@ int UsableCores();
 // Returns the number of NVIDIA GPUs that the driver lists; 0 without a driver.
 int InstalledGpus(const std::string& driver_folder = "/proc/driver/nvidia/gpus");
 
-// Returns the number of those GPUs that CUDA_VISIBLE_DEVICES leaves to this process; 0 without a
-// driver.
+// Returns the number of those GPUs that CUDA_VISIBLE_DEVICES leaves to this process.
 int VisibleGpus(const std::string& driver_folder = "/proc/driver/nvidia/gpus");
 
 // Raises the number of files and connections that this process may have open at once

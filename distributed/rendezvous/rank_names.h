@@ -12,8 +12,7 @@ namespace lathe {
 std::string RankName(int rank);
 // Returns "rank 2", or "ranks 0, 2".
 std::string RankNames(const std::vector<int>& ranks);
-// Returns the rank that has this name, as RankName's inverse. Throws InvalidArgument if the text is
-// no rank's name.
+// Returns the rank of this name. Throws InvalidArgument if the text is no rank's name.
 int RankOfName(const std::string& name);
 // Returns the key in the store of what belongs to one rank: "joined/2".
 std::string RankKey(const std::string& what, int rank);
@@ -23,8 +22,7 @@ std::vector<std::string> RankKeys(const std::string& what, const std::vector<int
 // Returns the ranks first, first + 1, ..., end - 1.
 std::vector<int> RanksBetween(int first, int end);
 
-// Waits until all of the ranks have set these keys, for `timeout` at most. Returns those that have
-// not.
+// Waits, for `timeout` at most, until these ranks have set their keys. Returns those that have not.
 std::vector<int> AwaitRanks(Store& store, const std::string& what, const std::vector<int>& ranks,
                             Store::Timeout timeout);
 

@@ -78,8 +78,7 @@ Socket BindEverywhere(int port) {
   return Socket();
 }
 
-// Returns the inode of the socket that listens on `port`, as /proc/net/tcp has it; "" if there is
-// none.
+// Returns the inode of the socket that listens on `port` by /proc/net/tcp; "" if there is none.
 std::string ListeningInode(int port) {
   const std::string address_end = absl::StrFormat(":%04X", port);
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
@@ -161,8 +160,7 @@ bool IsConnectedToItself(const Socket& socket) {
   return std::memcmp(&own, &peer, sizeof own) == 0;
 }
 
-// Returns a socket that does not block, connected to one address. If that fails, returns none and
-// sets errno.
+// Returns a socket that does not block, connected to the address; none, and sets errno, on failure.
 Socket ConnectTo(const addrinfo& address, Deadline deadline) {
   Socket socket(::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
                          address.ai_protocol));

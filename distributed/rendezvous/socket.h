@@ -40,16 +40,14 @@ int LocalPort(const Socket& socket);
 std::string LocalHost(const Socket& socket);  // as a numeric address
 bool IsOnLoopback(const Socket& socket);      // true if other machines can't reach that address
 
-// Tries each address of the host once. Returns no socket, and says why in `problem`, if nobody
-// answers there.
+// Tries each address of the host once. Returns none, and says why in `problem`, if nobody answers.
 Socket TryToConnect(const std::string& host, int port, Deadline deadline, std::string& problem);
 // Tries again until somebody listens there. Throws Unavailable with the last reason when the
 // deadline has passed. Calls `on_wait`, which may throw, between two tries.
 Socket Connect(const std::string& host, int port, Deadline deadline,
                const std::function<void()>& on_wait = {});
 
-// Sends or receives all `size` bytes. Returns false if the other side is gone or the deadline has
-// passed.
+// Send or receive all the bytes. Return false if the other side is gone or the deadline has passed.
 bool SendAll(const Socket& socket, const void* data, size_t size, Deadline deadline);
 bool ReceiveAll(const Socket& socket, void* data, size_t size, Deadline deadline);
 

@@ -6,8 +6,7 @@
 //   store.Set("address/1", "10.0.0.2:4711");
 //   std::string address = store.Get("address/1", std::chrono::seconds(60)).value();
 //
-// It is not for gradients, and not for open networks: the job's name keeps jobs apart but is no
-// secret.
+// It is not for gradients, nor for open networks: the job's name keeps jobs apart but is no secret.
 #pragma once
 
 #include <chrono>
@@ -74,11 +73,9 @@ class Store {
   // a key that nobody has set by then. Few messages carry all of it: each holds up to 1 MiB.
   std::vector<std::optional<std::string>> GetSeveral(const std::vector<std::string>& keys,
                                                      Timeout timeout);
-  // Waits likewise, and returns the places in `keys` of those that nobody has set by then. No value
-  // travels.
+  // Waits likewise. Returns the places in `keys` of those that are missing. No value travels.
   std::vector<size_t> Await(const std::vector<std::string>& keys, Timeout timeout);
-  // Adds to a counter, 0 at first, and returns the sum. With a delta of 1, no two callers get the
-  // same.
+  // Adds to a counter, 0 at first, and returns the sum. For 1, no two callers get the same.
   int64_t Add(std::string_view key, int64_t delta);
   // Sets these keys and says goodbye: from now on nobody misses this client. All goes out at once,
   // so a server that is late to answer gets it even if this call throws.

@@ -36,8 +36,7 @@ inline void AppendMessage(std::string& messages, Kind kind, std::string_view key
   messages.append(reinterpret_cast<const char*>(&header), sizeof header).append(key).append(value);
 }
 
-// A list of texts is the size of each, 4 bytes, followed by its bytes. A text that is missing has
-// the size kMissing.
+// A list of texts is the size of each, 4 bytes, followed by its bytes; kMissing if it is missing.
 inline constexpr uint32_t kMissing = UINT32_MAX;
 inline constexpr size_t kSizeBytes = sizeof(uint32_t);
 

@@ -107,8 +107,7 @@ struct StoreServer::Impl {
       const int fd = socket.fd();
       if (Watch(fd, EPOLLIN, EPOLL_CTL_ADD)) clients[fd].socket = std::move(socket);
     }
-    // Perhaps too many files are open. A client that wants to be accepted is still there after the
-    // pause.
+    // Perhaps too many files are open. A client that wants to be accepted is there after a pause.
     if (errno != EAGAIN && errno != EINTR) std::this_thread::sleep_for(Milliseconds(10));
   }
 
@@ -260,8 +259,7 @@ struct StoreServer::Impl {
     if (!client.is_full) SendSome(client);
   }
 
-  // Sends as much as the socket takes. A client that has gone is removed when epoll tells that it
-  // has.
+  // Sends as much as the socket takes. A client that has gone is removed when epoll tells so.
   void SendSome(Client& client) {
     const int fd = client.socket.fd();
     const ssize_t sent =
