@@ -67,8 +67,7 @@ const Job& JoinJobOnce(const std::optional<ProcessEnvironment>& environment,
                        std::chrono::milliseconds timeout,
                        std::chrono::milliseconds heartbeat_timeout) {
   auto& [job, made_by] = ThisProcess();
-  // A forked process is another rank. It must not close its parent's connections, so it leaks the
-  // parent's Job.
+  // A forked process is another rank. It leaks the job, as it must leave its parent's connections.
   if (job && made_by != getpid()) static_cast<void>(job.release());
   if (!job) {
     made_by = getpid();

@@ -22,7 +22,7 @@ namespace {
 constexpr char kNoCuda[] = "this program was built without CUDA";
 
 // Runs `body` on all ranks. Throws on all of them, with the same words, if it throws on any.
-void RunOnAll(ProcessGroup& group, const std::function<void()>& body, const std::string& hint) {
+void RunOnAll(ProcessGroup& group, const std::string& hint, const std::function<void()>& body) {
   std::string mine;  // what went wrong on this rank; "" if nothing did
   try {
     body();
@@ -44,24 +44,23 @@ std::shared_ptr<NcclGroup> JoinDevices(const Job& job, std::chrono::milliseconds
   const std::string name = "lathe devices 1 " + env.job;
   std::shared_ptr<StoreServer> server;
   int port = 0;  // rank 0's
-  const auto serve = [&] {
+  RunOnAll(*job.group, "let rank 0 listen at MASTER_ADDR, or compute on the CPU (device cpu)", [&] {
     if (env.rank != 0) return;
     server = AtFreePort(ReadPortRange(), [&](int free) {
       return std::make_shared<StoreServer>(env.master_addr, free, name);
     });
     port = server->port();
-  };
-  RunOnAll(*job.group, serve,
-           "let rank 0 listen at MASTER_ADDR, or compute on the CPU (device cpu)");
+  });
   job.group->Broadcast(std::as_writable_bytes(std::span(&port, 1)), 0);
   std::shared_ptr<Store> store;
-  const auto connect = [&] {
-    store = std::make_shared<Store>(env.master_addr, port, name, timeout, RankName(env.rank));
-  };
   // A rank that can't reach the store tells the others, so that none waits for it.
-  RunOnAll(*job.group, connect,
+  RunOnAll(*job.group,
            "let each rank reach every port of the machine at MASTER_ADDR, or compute on the CPU "
-           "(device cpu)");
+           "(device cpu)",
+           [&] {
+             store =
+                 std::make_shared<Store>(env.master_addr, port, name, timeout, RankName(env.rank));
+           });
   std::shared_ptr<NcclGroup> group = RequireNccl().make(
       env.rank, env.world_size, env.local_rank, std::move(server), std::move(store), timeout);
   group->WatchPeersWith(job.group);

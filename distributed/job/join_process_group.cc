@@ -45,8 +45,7 @@ GroupProblem EndedBeforeJoining(int rank) {
   return problem;
 }
 
-// Prints a note, once, after ten seconds: a user who waits for a machine that nobody has started
-// should see it.
+// Prints a note, once, after ten seconds, for a user who waits for a machine that nobody started.
 class WaitingNote {
  public:
   explicit WaitingNote(Milliseconds timeout) : timeout_(timeout) {}
@@ -199,16 +198,6 @@ void SetHeartbeatLimit(Store& store, const ProcessGroupOptions& options) {
   store.Set(PeerWatch::kHeartbeatLimit, std::to_string(limit.count()));
 }
 
-void AwaitOthers(Store& store, const ProcessEnvironment& env, Milliseconds timeout) {
-  const GroupProblem problem = AwaitVerdict(store, env, timeout);
-  if (problem.empty()) return;
-  ConfirmVerdict(store, env);
-  if (problem.lost) throw CannotGoOnError(kJoining, env.rank, problem, kJoiningHint);
-  throw Error(
-      absl::StatusCode::kUnavailable, problem.text,
-      "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
-}
-
 // The group of a job of one rank. Its collectives copy at most.
 class SingleGroup : public ProcessGroup {
  public:
@@ -268,7 +257,13 @@ std::shared_ptr<ProcessGroup> JoinProcessGroup(const ProcessEnvironment& env,
   }
   auto store = FindStore(host, port, job, env, options.timeout);
   if (env.rank == 0) SetHeartbeatLimit(*store, options);
-  AwaitOthers(*store, env, options.timeout);
+  if (const GroupProblem problem = AwaitVerdict(*store, env, options.timeout); !problem.empty()) {
+    ConfirmVerdict(*store, env);
+    if (problem.lost) throw CannotGoOnError(kJoining, env.rank, problem, kJoiningHint);
+    throw Error(
+        absl::StatusCode::kUnavailable, problem.text,
+        "start all processes of the job with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+  }
   if (nccl) {
     return RequireNccl().make(env.rank, env.world_size, env.local_rank, std::move(server),
                               std::move(store), options.timeout);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "lathe/core/base/error.h"
@@ -66,25 +67,24 @@ bool IsSlurmsOwnPmi(const GetVariable& get, const LauncherVariables& names) {
   return rank && size && rank == get(names.rank) && size == get(names.world_size);
 }
 
-// Returns the mpirun or srun that has started this process and more than `most` processes in all;
-// null if there is none.
-const LauncherVariables* FindLargerJob(const GetVariable& get, int most) {
+// Returns the mpirun or srun that has started this process and more than `most` processes in all,
+// and their number; null if there is none.
+std::pair<const LauncherVariables*, std::string> FindLargerJob(const GetVariable& get, int most) {
   for (const LauncherVariables& outer : kLaunchers) {
     const auto rank = get(outer.rank), size = get(outer.world_size);
     if (&outer == &kLaunchers[0] || !rank || !size || IsSlurmsOwnPmi(get, outer)) continue;
     // A size that is not a number counts as 0: the job doesn't need this launcher's variables.
-    if (ParseNumberText<int>(*size).value_or(0) > most) return &outer;
+    if (ParseNumberText<int>(*size).value_or(0) > most) return {&outer, *size};
   }
-  return nullptr;
+  return {};
 }
 
 // Throws if every process of a larger outer launcher has inherited the same RANK and WORLD_SIZE.
 // Each would be a job of its own, and all would write the same files. An mpirun or srun that starts
 // a launcher of ours on each machine has started fewer processes than the job has.
 void CheckNotInsideALargerJob(const GetVariable& get, int world_size) {
-  const LauncherVariables* outer = FindLargerJob(get, world_size);
+  const auto [outer, size] = FindLargerJob(get, world_size);
   if (outer == nullptr) return;
-  const std::string size = get(outer->world_size).value();
   throw InvalidArgument(
       absl::StrCat("WORLD_SIZE is ", world_size, " but ", outer->world_size, " is ", size, ": ",
                    outer->launcher, " has started more processes than the job has"),
@@ -238,9 +238,8 @@ ProcessEnvironment ReadProcessEnvironment(const GetVariable& get) {
 }
 
 void CheckOneLauncherPerMachine(int num_machines, const GetVariable& get) {
-  const LauncherVariables* outer = FindLargerJob(get, num_machines);
+  const auto [outer, size] = FindLargerJob(get, num_machines);
   if (outer == nullptr) return;
-  const std::string size = get(outer->world_size).value();
   throw InvalidArgument(
       absl::StrCat(outer->launcher, " has started ", size, " copies of this launcher (",
                    outer->world_size, "), and each would start a whole job on ", num_machines,

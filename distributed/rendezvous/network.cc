@@ -82,8 +82,7 @@ PortRange ParsePortRange(const std::string& name, const std::string& text) {
 
 std::optional<PortRange> ReadPortRange(const GetVariable& get) {
   const auto text = get(kPortRangeVariable);
-  if (!text) return std::nullopt;
-  return ParsePortRange(kPortRangeVariable, *text);
+  return text ? std::optional(ParsePortRange(kPortRangeVariable, *text)) : std::nullopt;
 }
 
 }  // namespace lathe

@@ -208,10 +208,6 @@ bool TransferAll(const Socket& socket, Byte* bytes, size_t size, short event, De
 
 }  // namespace
 
-Socket& Socket::operator=(Socket&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
 Socket::~Socket() {
   if (fd_ >= 0) close(fd_);
 }

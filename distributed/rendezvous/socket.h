@@ -16,7 +16,10 @@ class Socket {
  public:
   explicit Socket(int fd = -1) : fd_(fd) {}
   Socket(Socket&& other) noexcept : fd_(other.Release()) {}
-  Socket& operator=(Socket&& other) noexcept;
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   ~Socket();
   int fd() const { return fd_; }
   // Returns the file descriptor, which is the caller's to close from now on.

@@ -39,7 +39,7 @@ struct Store::Impl {
   }
 
   std::pair<Header, std::string> Ask(Kind kind, std::string_view key, std::string_view value,
-                                     int64_t number, Timeout wait = Timeout(0)) {
+                                     int64_t number = 0, Timeout wait = Timeout(0)) {
     CheckSizes(key, value);
     std::string message;
     AppendMessage(message, kind, key, value, number);
@@ -72,15 +72,13 @@ struct Store::Impl {
 
   // Waits for the answer until `deadline`. Returns nullopt if the other side closes the connection
   // without a word, or says nothing.
-  std::optional<Kind> Greet(const std::string& job, std::string_view name, Deadline deadline) {
-    try {
-      return Ask(Kind::kHello, name, job, 0, TimeLeft(deadline) - patience).first.kind;
-    } catch (const Error& e) {
-      if (e.code() != absl::StatusCode::kUnavailable &&
-          e.code() != absl::StatusCode::kDeadlineExceeded)
-        throw;
-      return std::nullopt;
-    }
+  std::optional<Kind> Greet(const std::string& job, std::string_view name, Deadline deadline) try {
+    return Ask(Kind::kHello, name, job, 0, TimeLeft(deadline) - patience).first.kind;
+  } catch (const Error& e) {
+    if (e.code() != absl::StatusCode::kUnavailable &&
+        e.code() != absl::StatusCode::kDeadlineExceeded)
+      throw;
+    return std::nullopt;
   }
 
   // Tries again if rank 0 ends before it answers: it may be that of the job before. It also tries
@@ -192,7 +190,7 @@ std::string Store::local_host() {
 }
 
 void Store::Set(std::string_view key, std::string_view value) {
-  impl_->Ask(Kind::kSet, key, value, 0);
+  impl_->Ask(Kind::kSet, key, value);
 }
 
 std::optional<std::string> Store::Get(std::string_view key, Timeout timeout) {

@@ -23,10 +23,8 @@ namespace lathe {
 
 class StoreServer {
  public:
-  // Listens at `host`, an address or a name of this machine, and at `port`, 0 for a free one. A
-  // name that means the loopback only on this machine stands for all its addresses (see Listen).
-  // Throws `port 29500 is taken by process 123 (python3)`, or says that `host` is not of this
-  // machine.
+  // Listens at `host`, an address or a name of this machine, and at `port`, as Listen does. Throws
+  // `port 29500 is taken by process 123 (python3)`, or says that `host` is not of this machine.
   StoreServer(const std::string& host, int port, std::string job);
   // Cuts off clients that still wait.
   ~StoreServer();
@@ -48,8 +46,7 @@ class Store {
   // The key where the server puts the name of the first client that went without a goodbye. For
   // each such client it also sets "gone/NAME".
   static constexpr char kGone[] = "gone";
-  // The key where the server puts its machine's address. It takes the one by which the first client
-  // from another machine has reached it.
+  // The key of the server's address by which the first client from another machine has reached it.
   static constexpr char kReachedAt[] = "reached at";
 
   // Tries again, for `timeout` in all, until the server is there and greets. Calls `on_wait`, which
@@ -75,7 +72,7 @@ class Store {
                                                      Timeout timeout);
   // Waits likewise. Returns the places in `keys` of those that are missing. No value travels.
   std::vector<size_t> Await(const std::vector<std::string>& keys, Timeout timeout);
-  // Adds to a counter, 0 at first, and returns the sum. For 1, no two callers get the same.
+  // Adds to a counter, 0 at first, and returns the sum. No two that add 1 get the same.
   int64_t Add(std::string_view key, int64_t delta);
   // Sets these keys and says goodbye: from now on nobody misses this client. All goes out at once,
   // so a server that is late to answer gets it even if this call throws.
