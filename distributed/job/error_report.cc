@@ -36,8 +36,7 @@ bool IsReportedByLowerRank(const Error& error) {
     group->PostMessage(RankKey(kErrorRead, group->rank()), "");
     // The store goes with rank 0, so rank 0 waits until all have read.
     for (int rank = 1; group->rank() == 0 && rank < group->size(); ++rank) find(kErrorRead, rank);
-    // A launcher blames the rank that ends first. Rank 0 has reported its error, so it should end
-    // before this one.
+    // Rank 0 has reported its error and should end first: a launcher blames the rank that does.
     if (same && group->FindMessage(RankKey(kError, 0), Milliseconds(0)))
       group->FindMessage("rank 0 ends", std::chrono::seconds(2));
   } catch (const Error&) {

@@ -5,7 +5,6 @@
 
 namespace lathe {
 
-// Where an error comes from.
 enum class ErrorSource {
   kRun,          // any error while the program runs
   kCommandLine,  // found in the command line, which all ranks of a job have alike

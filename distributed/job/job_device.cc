@@ -114,8 +114,7 @@ JobDevice ChooseJobDevice(const Job& job, const std::string& wish,
         std::ranges::any_of(devices, [](const RankDevice& device) { return device.visible > 0; });
     return {.note = any ? "all processes compute on the CPU: " + e.message() : ""};
   }
-  // The pointers are weak, so that the connections end with their last user. NCCL's must end before
-  // the process does.
+  // Weak, so that the connections end with their last user: NCCL's must end before the process.
   static std::weak_ptr<NcclGroup> joined;
   static std::weak_ptr<ProcessGroup> joined_by;  // a forked process is another rank
   std::shared_ptr<NcclGroup> group = joined_by.lock() == job.group ? joined.lock() : nullptr;

@@ -103,8 +103,7 @@ GroupProblem AwaitAllRanks(Store& store, const ProcessEnvironment& env, Millisec
                   " did not join within " + SecondsText(timeout)};
 }
 
-// When rank 0 ends, the store ends too. So rank 0 stays until all ranks that have joined have heard
-// why they must end.
+// The store ends with rank 0, so rank 0 stays until all that have joined have heard why they must.
 void ConfirmVerdict(Store& store, const ProcessEnvironment& env) try {
   store.Set(RankKey("heard", env.rank), "");
   if (env.rank != 0) return;

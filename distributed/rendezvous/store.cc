@@ -44,8 +44,7 @@ struct Store::Impl {
     std::string message;
     AppendMessage(message, kind, key, value, number);
     const std::lock_guard lock(mutex);
-    // The server may still answer the request that timed out, and nobody could tell which answer
-    // belongs to which.
+    // The server may still answer the request that timed out, and nobody could tell the two apart.
     if (timed_out) throw Gone({});
     const Deadline deadline = Clock::now() + wait + patience;
     if (!SendAll(socket, message.data(), message.size(), deadline)) throw Gone(deadline);
@@ -185,8 +184,7 @@ void Store::Leave(const std::vector<std::pair<std::string, std::string>>& words)
 
 std::string Store::local_host() {
   const std::string host = LocalHost(impl_->socket);
-  if (!IsOnLoopback(impl_->socket)) return host;
-  return Get(kReachedAt, Timeout(0)).value_or(host);
+  return IsOnLoopback(impl_->socket) ? Get(kReachedAt, Timeout(0)).value_or(host) : host;
 }
 
 void Store::Set(std::string_view key, std::string_view value) {

@@ -2,7 +2,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -66,8 +65,7 @@ struct StoreServer::Impl {
     thread = std::thread([this] { Serve(); });
   }
   ~Impl() {
-    const uint64_t one = 1;
-    if (write(wake.fd(), &one, sizeof one) < 0) std::terminate();  // the counter can't overflow
+    if (eventfd_write(wake.fd(), 1) != 0) std::terminate();  // the counter can't overflow
     thread.join();
   }
 
