@@ -29,12 +29,12 @@
 #include <vector>
 
 #include "lathe/core/tensor.h"
+#include "lathe/core/trackers/tracker.h"
 #include "lathe/data/datasets/data_loader.h"
 #include "lathe/distributed/accelerator_options.h"
 #include "lathe/distributed/groups/collectives.h"
 #include "lathe/distributed/groups/process_group.h"
 #include "lathe/distributed/rendezvous/environment.h"
-#include "lathe/distributed/trackers/tracker.h"
 #include "lathe/nn/module.h"
 #include "lathe/optim/grad_scaler.h"
 #include "lathe/optim/graphs/graph_recorder.h"

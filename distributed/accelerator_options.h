@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/trackers/tracker.h"
 #include "lathe/distributed/reduce/gradient_buckets.h"
 #include "lathe/distributed/rendezvous/environment.h"
-#include "lathe/distributed/trackers/tracker.h"
 #include "lathe/optim/grad_scaler.h"
 
 namespace lathe {
@@ -100,7 +100,7 @@ struct AcceleratorOptions {
   // other work is deterministic anyway, as is everything on the CPU.
   bool deterministic = false;
   ProjectConfiguration project = {};
-  // Where Log writes: "tensorboard", "jsonl" or "all" (distributed/trackers/). They need
+  // Where Log writes: "tensorboard", "jsonl" or "all" (core/trackers/). They need
   // project.logging_dir or project.project_dir.
   std::vector<std::string> log_with = {};
   // Trackers of the program's own, besides those.

@@ -7,11 +7,11 @@
 #include <exception>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/trackers/tracker_list.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/batch_passes.h"
 #include "lathe/distributed/loss_history.h"
 #include "lathe/distributed/reduce/reducer.h"
-#include "lathe/distributed/trackers/tracker_list.h"
 
 namespace lathe {
 

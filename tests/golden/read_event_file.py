@@ -3,7 +3,7 @@
     python3 tests/golden/read_event_file.py EVENT_FILE
 
 The result goes to tests/golden/trackers/decoded.json, and the event file beside it. The test
-//distributed/trackers:trackers_test compares both with what TensorBoardTracker writes. When it finds
+//core/trackers:trackers_test compares both with what TensorBoardTracker writes. When it finds
 a difference, it names the new file, which is the argument here.
 
 Needs the package tensorboard (2.21 made the stored file).

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/distributed/trackers/tracker_list.h"
+#include "lathe/core/trackers/tracker_list.h"
 #include "lathe/train/callback.h"
 
 namespace lathe {

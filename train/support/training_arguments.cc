@@ -5,8 +5,8 @@
 #include <string>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/trackers/tracker_list.h"
 #include "lathe/data/metrics/glue_tasks.h"
-#include "lathe/distributed/trackers/tracker_list.h"
 #include "lathe/train/support/class_weights.h"
 #include "lathe/train/support/optimizer_arguments.h"
 #include "lathe/train/support/schedule_kwargs.h"

@@ -146,7 +146,7 @@ struct TrainingArguments {
   bool resume_anyway = false;             // with other data, another batch size and so on
   bool ignore_data_skip = false;          // has no effect: data are skipped at no cost
 
-  // Trackers (distributed/trackers/): "tensorboard", "jsonl", "all" or "none".
+  // Trackers (core/trackers/): "tensorboard", "jsonl", "all" or "none".
   std::vector<std::string> report_to;
   std::string logging_dir;  // empty: runs/<time>_<host> in output_dir
 

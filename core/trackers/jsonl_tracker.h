@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "lathe/distributed/trackers/append_file.h"
-#include "lathe/distributed/trackers/tracker.h"
+#include "lathe/core/trackers/append_file.h"
+#include "lathe/core/trackers/tracker.h"
 
 namespace lathe {
 

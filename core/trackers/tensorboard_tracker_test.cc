@@ -1,4 +1,4 @@
-#include "lathe/distributed/trackers/tensorboard_tracker.h"
+#include "lathe/core/trackers/tensorboard_tracker.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

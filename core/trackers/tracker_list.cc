@@ -1,4 +1,4 @@
-#include "lathe/distributed/trackers/tracker_list.h"
+#include "lathe/core/trackers/tracker_list.h"
 
 #include <algorithm>
 #include <exception>
@@ -8,8 +8,8 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/nearest_name.h"
-#include "lathe/distributed/trackers/jsonl_tracker.h"
-#include "lathe/distributed/trackers/tensorboard_tracker.h"
+#include "lathe/core/trackers/jsonl_tracker.h"
+#include "lathe/core/trackers/tensorboard_tracker.h"
 
 namespace lathe {
 namespace {

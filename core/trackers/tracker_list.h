@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "lathe/distributed/trackers/tracker.h"
+#include "lathe/core/trackers/tracker.h"
 
 namespace lathe {
 

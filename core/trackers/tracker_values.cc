@@ -1,4 +1,4 @@
-#include "lathe/distributed/trackers/tracker_values.h"
+#include "lathe/core/trackers/tracker_values.h"
 
 #include <chrono>
 

@@ -1,4 +1,4 @@
-#include "lathe/distributed/trackers/crc32c.h"
+#include "lathe/core/trackers/crc32c.h"
 
 #include <gtest/gtest.h>
 

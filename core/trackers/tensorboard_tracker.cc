@@ -1,4 +1,4 @@
-#include "lathe/distributed/trackers/tensorboard_tracker.h"
+#include "lathe/core/trackers/tensorboard_tracker.h"
 
 #include <unistd.h>
 
@@ -6,8 +6,8 @@
 #include <atomic>
 #include <utility>
 
-#include "lathe/distributed/trackers/event_file.h"
-#include "lathe/distributed/trackers/tracker_values.h"
+#include "lathe/core/trackers/event_file.h"
+#include "lathe/core/trackers/tracker_values.h"
 
 namespace lathe {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lathe/distributed/trackers/append_file.h"
-#include "lathe/distributed/trackers/tracker.h"
+#include "lathe/core/trackers/append_file.h"
+#include "lathe/core/trackers/tracker.h"
 
 namespace lathe {
 

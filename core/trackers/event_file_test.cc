@@ -1,4 +1,4 @@
-#include "lathe/distributed/trackers/event_file.h"
+#include "lathe/core/trackers/event_file.h"
 
 #include <gtest/gtest.h>
 

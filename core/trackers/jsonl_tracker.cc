@@ -1,8 +1,8 @@
-#include "lathe/distributed/trackers/jsonl_tracker.h"
+#include "lathe/core/trackers/jsonl_tracker.h"
 
 #include <utility>
 
-#include "lathe/distributed/trackers/tracker_values.h"
+#include "lathe/core/trackers/tracker_values.h"
 
 namespace lathe {
 

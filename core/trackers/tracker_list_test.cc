@@ -1,4 +1,4 @@
-#include "lathe/distributed/trackers/tracker_list.h"
+#include "lathe/core/trackers/tracker_list.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/distributed/trackers/append_file.h"
+#include "lathe/core/trackers/append_file.h"
 
 namespace lathe {
 namespace {

@@ -1,4 +1,4 @@
-#include "lathe/distributed/trackers/append_file.h"
+#include "lathe/core/trackers/append_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,11 +1,11 @@
-#include "lathe/distributed/trackers/event_file.h"
+#include "lathe/core/trackers/event_file.h"
 
 #include <absl/strings/str_format.h>
 
 #include <bit>
 #include <nlohmann/json.hpp>
 
-#include "lathe/distributed/trackers/crc32c.h"
+#include "lathe/core/trackers/crc32c.h"
 
 namespace lathe {
 namespace {
