@@ -24,7 +24,7 @@ constexpr int64_t kCopyAlignment = 32;  // in elements
 // options or in the layout of the parameters.
 ReducerOptions Checked(ProcessGroup& group,
                        const std::vector<std::shared_ptr<ParameterArena>>& arenas,
-                       ReducerOptions options) {
+                       const ReducerOptions& options) {
   Check(options.compression == "no" || options.compression == "bf16", "reducer",
         "gradient_compression must be \"no\" or \"bf16\" but is \"", options.compression, "\"");
   NamedValues values = {{"bucket_bytes", std::to_string(options.bucket_bytes)},
@@ -44,11 +44,11 @@ ReducerOptions Checked(ProcessGroup& group,
 }  // namespace
 
 Reducer::Reducer(std::shared_ptr<ProcessGroup> group,
-                 std::vector<std::shared_ptr<ParameterArena>> arenas, ReducerOptions options,
+                 std::vector<std::shared_ptr<ParameterArena>> arenas, const ReducerOptions& options,
                  const std::vector<bool>& sharded, std::shared_ptr<NcclGroup> device_group)
     : group_(std::move(group)),
       arenas_(std::move(arenas)),
-      options_(Checked(*group_, arenas_, std::move(options))),
+      options_(Checked(*group_, arenas_, options)),
       layout_(arenas_, options_, sharded),
       transport_(MakeTransport(group_, std::move(device_group), layout_, options_)) {
   for (size_t i = 0; i < slots_.size(); ++i)

@@ -75,7 +75,7 @@ class Reducer {
   // gradients. An empty vector means that none is. `device_group`: for parameters on GPUs; all
   // parameters lie on this rank's device of the group.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<std::shared_ptr<ParameterArena>> arenas,
-          ReducerOptions options, const std::vector<bool>& sharded = {},
+          const ReducerOptions& options, const std::vector<bool>& sharded = {},
           std::shared_ptr<NcclGroup> device_group = nullptr);
   ~Reducer();
   Reducer(const Reducer&) = delete;
