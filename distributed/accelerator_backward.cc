@@ -1,10 +1,10 @@
 // Backward passes, and the exchange of gradients at the end of a step.
-#include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
 #include <cmath>
 #include <iterator>
 #include <numeric>
+#include <set>
 #include <span>
 
 #include "lathe/core/autograd.h"
@@ -48,7 +48,7 @@ std::shared_ptr<const OptimizerShards> MakeUpdateShards(std::shared_ptr<ProcessG
 }  // namespace
 
 void Accelerator::State::CoverParameters() {
-  absl::flat_hash_set<const TensorImpl*> covered;  // each once, also if two models share it
+  std::set<const TensorImpl*> covered;  // each once, also if two models share it
   for (const auto& arena : arenas) {
     for (const auto& entry : arena->entries()) covered.insert(entry.parameter.tensor.impl().get());
   }

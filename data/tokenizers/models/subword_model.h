@@ -2,9 +2,8 @@
 // WordLevel and SentencePiece implement it.
 #pragma once
 
-#include <absl/container/flat_hash_map.h>
-
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,8 +22,9 @@ class Vocabulary {
   const std::vector<std::string>& tokens() const { return tokens_; }
 
  private:
+  struct Ids;  // a hash map, whose header takes long to compile
   std::vector<std::string> tokens_;
-  absl::flat_hash_map<std::string, int32_t> ids_;
+  std::shared_ptr<const Ids> ids_;
 };
 
 // Thread-safe once constructed.
