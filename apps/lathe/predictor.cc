@@ -11,6 +11,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/gemm.h"
+#include "lathe/core/text/terminal_text.h"
 #include "lathe/data/metrics/metrics.h"
 #include "lathe/data/metrics/probabilities.h"
 #include "lathe/models/config/decision_rule_config.h"
@@ -26,6 +27,12 @@ std::shared_ptr<SequenceClassifier> LoadTrainedClassifier(const std::string& dir
   try {
     auto model = AutoModelForSequenceClassification::FromPretrained(dir);
     CheckTrained(*model, dir);
+    const std::vector<std::string>& unused = model->load_report().unexpected;
+    if (!unused.empty()) {
+      std::cerr << "note: " << dir << ": the checkpoint has " << unused.size()
+                << (unused.size() == 1 ? " tensor" : " tensors")
+                << " that the model lacks, such as " << TerminalText(unused.front()) << std::endl;
+    }
     return model;
   } catch (const Error& e) {
     // Only a training program could let a parameter of another shape start fresh, so the

@@ -79,5 +79,20 @@ TEST_F(CliDataErrorTest, PredictingWithAnIncompleteModel) {
               "the checkpoint lacks 16 parameters");
 }
 
+TEST_F(CliDataErrorTest, PredictingWithTensorsThatTheModelLacks) {
+  ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
+  EXPECT_EQ(RunProgram("lathe", {"predict", Path("out"), "a"}).err, "");
+  auto config = ReadJson("out/config.json");
+  const int layers = config["num_hidden_layers"].get<int>() - 1;
+  config["num_hidden_layers"] = layers;
+  Write("out/config.json", config.dump());
+  const RunResult run = RunProgram("lathe", {"predict", Path("out"), "a"});
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_EQ(run.err, "note: " + Path("out") +
+                         ": the checkpoint has 16 tensors that the model lacks, such as "
+                         "bert.encoder.layer." +
+                         std::to_string(layers) + ".attention.output.LayerNorm.bias\n");
+}
+
 }  // namespace
 }  // namespace lathe

@@ -113,6 +113,16 @@ void SetCommonParts(const Source& source, Parts* parts) {
       length->get<double>() < 1e9) {
     parts->model_max_length = length->get<int64_t>();
   }
+  if (const auto it = source.config.find("truncation_side"); it != source.config.end()) {
+    const Json& side = *it;
+    if (side != "left" && side != "right") {
+      throw InvalidArgument(source.Path("tokenizer_config.json") +
+                                ": truncation_side must be \"left\" or \"right\" but is " +
+                                side.dump(),
+                            kBrokenTokenizer);
+    }
+    parts->truncates_left = side == "left";
+  }
   const char* pad = source.family != nullptr ? source.family->pad : "[PAD]";
   std::string pad_token = pad;
   if (const auto it = source.config.find("pad_token");
@@ -200,6 +210,11 @@ Parts FromTokenizerJson(const Source& source) {
       parts.added_tokens.push_back(
           AddedTokenFromJson(token, TokenIdFromJson(token.at("id"), content)));
     }
+  });
+  // Transformers' classes take the side of a saved truncation, and nothing else of it.
+  parts.truncates_left = ReadPart(source, "truncation", [&] {
+    const Json truncation = json.value("truncation", Json());
+    return !truncation.is_null() && truncation.value("direction", "Right") == "Left";
   });
   AddConfiguredTokens(source, &parts);
   if (source.family != nullptr) {

@@ -27,6 +27,7 @@ PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {
   single_template_ = parts_.templates.single;
   pair_template_ = parts_.templates.pair;
   model_max_length_ = parts_.model_max_length;
+  truncates_left_ = parts_.truncates_left;
   pad_token_id_ = parts_.pad_token_id;
   vocab_file_ = parts_.vocab_file;
   vocab_size_ = parts_.model->vocabulary().size();

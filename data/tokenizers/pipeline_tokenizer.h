@@ -35,6 +35,7 @@ class PipelineTokenizer : public Tokenizer {
     std::unique_ptr<SubwordModel> model;
     Templates templates;
     int64_t model_max_length = 0;
+    bool truncates_left = false;
     int32_t pad_token_id = 0;
     bool makes_token_type_ids = false;
     std::string vocab_file;

@@ -44,8 +44,10 @@ Encoding Tokenizer::Encode(std::string_view text, std::optional<std::string_view
         LongestFirst(std::ssize(first), std::ssize(second), max_length - num_special);
     // A single text shares the budget with nothing: LongestFirst gives it all.
     encoding.truncated = n1 < std::ssize(first) || n2 < std::ssize(second);
-    first.resize(n1);
-    second.resize(n2);
+    for (const auto& [tokens, left] : {std::pair(&first, n1), std::pair(&second, n2)}) {
+      const auto cut = tokens->begin() + (truncates_left_ ? 0 : left);
+      tokens->erase(cut, cut + (std::ssize(*tokens) - left));
+    }
   }
 
   const size_t total = first.size() + second.size() + items.size();

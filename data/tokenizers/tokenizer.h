@@ -29,7 +29,8 @@ class Tokenizer {
 
   // Encodes `text` and `pair`, which must be valid UTF-8 (the caller checks; see data/utf8.h). An
   // empty `pair` is no pair, as in Transformers. `max_length` counts special tokens; 0 means no
-  // truncation. Otherwise it cuts tokens as the fast tokenizers' `longest_first` does. Throws
+  // truncation. Otherwise it cuts tokens as the fast tokenizers' `longest_first` does: the last
+  // ones of a text or, if the tokenizer's files say so (truncation_side), the first ones. Throws
   // InvalidArgument if `max_length` has no room for the special tokens.
   Encoding Encode(std::string_view text, std::optional<std::string_view> pair = std::nullopt,
                   int64_t max_length = 0) const;
@@ -67,6 +68,7 @@ class Tokenizer {
 
   std::vector<TemplateItem> single_template_, pair_template_;
   int64_t model_max_length_ = 0;
+  bool truncates_left_ = false;  // the first tokens of a text are cut off, not the last ones
   int32_t pad_token_id_ = 0;
   std::string vocab_file_;
 };

@@ -146,6 +146,50 @@ TEST(TokenizerJsonTest, EachErrorNamesTheFileAndThePart) {
                   .starts_with("dir/tokenizer.json: added_tokens: "));
 }
 
+// The expected ids are those of Transformers 5.24, for BertTokenizer and PreTrainedTokenizerFast.
+TEST(TokenizerJsonTest, TextsAreCutAtTheSideThatTheFilesName) {
+  std::string vocab = R"("[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3)", text, pair;
+  for (int id = 15; id < 35; ++id)
+    vocab += ", \"t" + std::to_string(id) + "\": " + std::to_string(id);
+  for (int id = 15; id < 25; ++id) text += " t" + std::to_string(id);
+  for (int id = 30; id < 35; ++id) pair += " t" + std::to_string(id);
+  const auto files = [&](const std::string& json, const std::string& config) {
+    return Files{{"tokenizer.json", R"({"model": {"type": "WordPiece", "unk_token": "[UNK]",
+            "max_input_chars_per_word": 100, "vocab": {)" +
+                                        vocab + R"(}},
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]})" +
+                                        json + "}"},
+                 {"tokenizer_config.json", "{" + config + "}"}};
+  };
+  using Ids = std::vector<int32_t>;
+  const std::string left = R"("truncation_side": "left")", right = R"("truncation_side": "right")";
+  const std::string saved_left = R"(, "truncation": {"direction": "Left", "max_length": 512})",
+                    saved_right = R"(, "truncation": {"direction": "Right", "max_length": 512})",
+                    none = R"(, "truncation": null)";
+  for (const std::string& json : {""s, none, saved_left, saved_right}) {
+    for (const std::string& config : {""s, left, right}) {
+      const auto tokenizer = TokenizerFromContents("dir", files(json, config), "");
+      const bool cuts_left = config.empty() ? json == saved_left : config == left;
+      const Encoding single = tokenizer->Encode(text, std::nullopt, 8);
+      EXPECT_EQ(single.input_ids, cuts_left ? (Ids{2, 19, 20, 21, 22, 23, 24, 3})
+                                            : (Ids{2, 15, 16, 17, 18, 19, 20, 3}))
+          << json << config;
+      EXPECT_TRUE(single.truncated);
+      EXPECT_EQ(tokenizer->Encode(text, pair, 9).input_ids,
+                cuts_left ? (Ids{2, 22, 23, 24, 3, 32, 33, 34, 3})
+                          : (Ids{2, 15, 16, 17, 3, 30, 31, 32, 3}))
+          << json << config;
+      EXPECT_EQ(tokenizer->Encode("t15", std::nullopt, 8).input_ids, (Ids{2, 15, 3}));
+    }
+  }
+  EXPECT_EQ(
+      ErrorOf(files("", R"("truncation_side": "up")")),
+      "dir/tokenizer_config.json: truncation_side must be \"left\" or \"right\" but is \"up\"");
+  EXPECT_TRUE(ErrorOf(files(R"(, "truncation": {"direction": 1})", ""))
+                  .starts_with("dir/tokenizer.json: truncation: "));
+}
+
 TEST(TokenizerJsonTest, ErrorsNameTheFileThatIsWrong) {
   EXPECT_EQ(ErrorOf({{"tokenizer.json", "[1]"}}), "dir/tokenizer.json: must hold a JSON object");
   EXPECT_TRUE(ErrorOf({{"vocab.json", R"({"a": "b"})"},
