@@ -62,7 +62,7 @@ took "checking the sources"
 
 # Builds as on a machine without CUDA. This comes first, so that the default build's programs are there in the
 # end. The two builds differ in some dozens of actions.
-if bazel build "${quiet[@]}" --config=cpu //apps/... //core/... && bazel-bin/apps/lathe/lathe env | grep 'built without CUDA' >/dev/null; then
+if bazel build "${quiet[@]}" --config=cpu //apps/finetune //apps/lathe //core/... && bazel-bin/apps/lathe/lathe env | grep 'built without CUDA' >/dev/null; then
   passed=$((passed + 1))
 else
   echo "FAILED: bazel build --config=cpu"

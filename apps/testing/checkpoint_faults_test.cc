@@ -34,9 +34,11 @@ class Fault {
 
 class CheckpointFaultsTest : public LaunchedTest {
  protected:
-  // Runs finetune for 9 steps into `out`, with `more`.
-  RunResult Run(const std::string& out, const Args& more, const RunOptions& options = {}) const {
-    Args args = TrainingArgs(out, {"--num_threads", "1", "--disable_tqdm", "--max_steps", "9"});
+  // Runs finetune for `steps` steps into `out`, with `more`.
+  RunResult Run(const std::string& out, const Args& more, const RunOptions& options = {},
+                int steps = 9) const {
+    Args args = TrainingArgs(
+        out, {"--num_threads", "1", "--disable_tqdm", "--max_steps", std::to_string(steps)});
     args.insert(args.end(), more.begin(), more.end());
     return RunProgram("finetune", args, options);
   }
@@ -78,7 +80,7 @@ TEST_F(CheckpointFaultsTest, AFailingDiskCostsOneCheckpoint) {
   EXPECT_NO_THROW(OpenCheckpoint(Path("out/checkpoint-3")));
 }
 
-// Each step of an epoch's end is saved twice. The second one replaces the first in several steps,
+// Each step is saved, and the last one twice. The second one replaces the first in several steps,
 // each of which may fail.
 TEST_F(CheckpointFaultsTest, NoneIsLostWhereFoldersCannotBeExchanged) {
   setenv("LATHE_NO_EXCHANGE", "1", 1);
@@ -88,8 +90,10 @@ TEST_F(CheckpointFaultsTest, NoneIsLostWhereFoldersCannotBeExchanged) {
     fs::remove_all(Path("out"));
     const Fault fault("rename:" + std::to_string(call) + ":" + std::to_string(EIO), "checkpoint-",
                       Path("mark"));
-    const RunResult result = Run("out", {"--save_strategy", "epoch", "--save_seconds", "0.00001",
-                                         "--save_total_limit", "1"});
+    const RunResult result = Run(
+        "out", {"--save_strategy", "epoch", "--save_seconds", "0.00001", "--save_total_limit", "1"},
+        {},
+        /*steps=*/3);
     EXPECT_EQ(result.exit_code, 0) << call << result.out << result.err;
     const CheckpointSearch search = FindNewestCheckpoint(Path("out"));
     EXPECT_TRUE(search.newest.has_value()) << call << result.out;
