@@ -62,8 +62,10 @@ void Channel::Run(const Exchange& exchange) const {
     std::span<std::byte> bytes;
     Buffer buffer;
   };
-  std::deque<Part> parts;
+  // The rooms come first, so that they outlive the receives into them if an error ends the call:
+  // Gloo's thread writes until the buffer of a receive is gone.
   std::array<std::vector<std::byte>, kReceivesAhead> rooms;
+  std::deque<Part> parts;
   int posted = 0;
   const auto post = [&] {
     while (posted + 1 < size() && parts.size() < kReceivesAhead) {

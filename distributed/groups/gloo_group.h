@@ -12,7 +12,7 @@
 namespace lathe {
 
 // `server` is rank 0's and lives as long as the group. `life` is a connection to the store of its
-// own, for Heartbeat.
+// own, for PeerWatch::StartHeartbeat.
 //
 // Ranks of one machine read each other's memory, if they may. Each of them talks over TCP to one
 // rank of each other machine (see machine_layout.h). Reductions begin and end in a machine's

@@ -154,7 +154,7 @@ class LocalRanks {
   int place_;
   MappedPages pages_;      // of slots_
   std::span<Slot> slots_;  // one for each rank, in memory that all ranks share
-  std::function<void()> on_wait_;
+  std::function<void()> on_wait_ = [] {};
   uint32_t stage_ = 0;
   size_t turn_ = 0;       // the index of the part (Slot::parts) that ranks use now
   char* data_ = nullptr;  // what this rank has published last

@@ -33,8 +33,13 @@ int UsableCores() {
 }
 
 int InstalledGpus(const std::string& driver_folder) {
-  std::error_code no_driver;
-  return static_cast<int>(std::distance(fs::directory_iterator(driver_folder, no_driver), {}));
+  std::error_code code;
+  int count = 0;
+  for (fs::directory_iterator gpu(driver_folder, code), end; !code && gpu != end;
+       gpu.increment(code)) {
+    ++count;
+  }
+  return count;
 }
 
 int VisibleGpus(const std::string& driver_folder) {
