@@ -7,9 +7,10 @@
 #include <system_error>
 
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/checkpoint/state_file.h"
+#include "lathe/core/json/json_number.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/core/version.h"
 #include "lathe/distributed/accelerator_state.h"
@@ -43,7 +44,7 @@ StateDict StatesOf(const Objects& objects) {
 // Throws unless a state has as many objects as there are now.
 void CheckCount(const nlohmann::json& saved, size_t now, const char* kind, const char* how) {
   Check(WholeNumber(saved, 0) == static_cast<int64_t>(now), "load_state", "the state has ",
-        saved.dump(), " ", kind, "s but ", now, " are ", how);
+        DumpJson(saved), " ", kind, "s but ", now, " are ", how);
 }
 
 template <typename Objects>

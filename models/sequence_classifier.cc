@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lathe/core/json/json_text.h"
+
 namespace lathe {
 
 NamedSettings SequenceClassifier::OwnSettings() const {
@@ -9,17 +11,17 @@ NamedSettings SequenceClassifier::OwnSettings() const {
   for (const auto& [key, value] : config_.json().items()) {
     if (key != "_name_or_path" && key != "transformers_version" && key != "dtype" &&
         key != "torch_dtype") {
-      settings.emplace_back("config " + key, value.dump());
+      settings.emplace_back("config " + key, DumpJson(value));
     }
   }
   const LossOptions& loss = loss_options_;
   if (loss.class_weights.defined())
-    settings.emplace_back("class_weights", nlohmann::json(loss.ClassWeights()).dump());
+    settings.emplace_back("class_weights", DumpJson(nlohmann::json(loss.ClassWeights())));
   if (loss.label_smoothing != 0) {
-    settings.emplace_back("label_smoothing_factor", nlohmann::json(loss.label_smoothing).dump());
+    settings.emplace_back("label_smoothing_factor", DumpJson(nlohmann::json(loss.label_smoothing)));
   }
   if (loss.focal_gamma != 0)
-    settings.emplace_back("focal_gamma", nlohmann::json(loss.focal_gamma).dump());
+    settings.emplace_back("focal_gamma", DumpJson(nlohmann::json(loss.focal_gamma)));
   return settings;
 }
 

@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/state_dict.h"
+#include "lathe/core/json/json_number.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/optim/device_update.h"
 #include "lathe/optim/optimizer.h"
 
@@ -76,7 +77,7 @@ void Optimizer::LoadStateDict(const lathe::StateDict& state) {
     Check(found != steps.end(), kOwner, "the state has no parameter ", entry.parameter.name);
     const std::optional<int64_t> count = WholeNumber(found->second, 0);
     Check(count.has_value(), kOwner, "the state's step of ", entry.parameter.name, " is ",
-          found->second.dump());
+          DumpJson(found->second));
     counts.push_back(*count);
   }
   Check(steps.size() == counts.size(), kOwner, "expected the state of ", counts.size(),

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/datasets/data_loader.h"
 #include "lathe/data/metrics/probabilities.h"
 #include "lathe/models/config/decision_rule_config.h"
@@ -251,7 +252,7 @@ std::string NamesOf(std::span<const uint8_t> flags, const LabelSet& labels) {
   for (size_t i = 0; i < flags.size(); ++i) {
     if (flags[i] != 0) names.push_back(labels.names()[i]);
   }
-  return names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return DumpJson(names);
 }
 
 std::string TableCell(std::string text) {

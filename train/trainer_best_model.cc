@@ -9,6 +9,7 @@
 #include "lathe/core/base/allocation_tag.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/checkpoint/manifest.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/train/checkpoint/checkpoint_files.h"
 #include "lathe/train/trainer.h"
@@ -104,10 +105,9 @@ void Trainer::AgreeOnBest() {
             {"lost_step", lost_best_ ? json(*lost_best_->step) : json()},
             {"has_begun_one", begun_.has_value()}};
   }
-  const std::string told =
-      accelerator_.GatherObject(news.dump(-1, ' ', false, json::error_handler_t::replace))[0];
+  const std::string told = accelerator_.GatherObject(DumpJson(news))[0];
   if (accelerator_.is_main_process()) return;
-  news = json::parse(told);
+  news = ParseJson(told);
   if (news.is_null()) return;
   state_.best_metric.reset();
   state_.best_global_step.reset();

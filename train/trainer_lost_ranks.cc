@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/core/json/json_number.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
 #include "lathe/distributed/liveness/who_reports.h"
 #include "lathe/train/support/run_errors.h"

@@ -16,6 +16,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/device_backend.h"
 #include "lathe/core/files/regular_file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/support/progress.h"
 #include "lathe/train/support/run_errors.h"
 #include "lathe/train/trainer.h"
@@ -302,7 +303,7 @@ void Trainer::Save() {
     CollectCallbackStates();
     Call(&Callback::OnSave, dir);
     if (!metrics_.is_null()) {
-      WriteFileAtomically(dir + "/train_results.json", metrics_.dump(4) + "\n");
+      WriteFileAtomically(dir + "/train_results.json", DumpJson(metrics_, 4) + "\n");
     }
   });
 }
@@ -338,7 +339,7 @@ nlohmann::json Trainer::TrainMetrics(double seconds) const {
 }
 
 nlohmann::json Trainer::EarlierMetrics(const nlohmann::json& metrics) const try {
-  const auto earlier = nlohmann::json::parse(ReadRegularFile(out_->path() + "/train_results.json"));
+  const auto earlier = ParseJson(ReadRegularFile(out_->path() + "/train_results.json"));
   for (const char* key : {"epoch", "train_loss", "train_samples"})
     if (earlier.at(key) != metrics.at(key)) return metrics;
   return earlier.at("train_runtime").is_number() ? earlier : metrics;

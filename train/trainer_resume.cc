@@ -11,6 +11,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/hub/hub_names.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/train/checkpoint/checkpoint_files.h"
 #include "lathe/train/checkpoint/job_mark.h"
@@ -159,8 +160,7 @@ void Trainer::Resume() {
     }
   }
   accelerator_.WaitWithoutTimeout();  // it may read many gigabytes
-  choice = json::parse(
-      accelerator_.GatherObject(choice.dump(-1, ' ', false, json::error_handler_t::replace))[0]);
+  choice = ParseJson(accelerator_.GatherObject(DumpJson(choice))[0]);
   if (choice.contains("error")) {
     const std::string message = choice.at("error"), hint = choice.at("hint");
     if (choice.at("is_refusal").get<bool>()) throw UsageError(message, hint);

@@ -4,10 +4,11 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
-#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/non_finite.h"
 #include "lathe/core/files/regular_file.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_number.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -56,7 +57,7 @@ std::string TrainerState::ToText() const {
     nlohmann::json places = NonFiniteNumbers(json);
     if (!places.empty()) json["stateful_callbacks"][kOwnState][kNonFinite] = std::move(places);
   }
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return DumpJson(json, 2) + "\n";
 }
 
 void TrainerState::LoadJson(const nlohmann::json& json, const std::string& file) try {
@@ -64,7 +65,7 @@ void TrainerState::LoadJson(const nlohmann::json& json, const std::string& file)
     const std::optional<int64_t> value = WholeNumber(json.at(key), 0);
     if (!value) {
       throw DataLoss(file + ": \"" + key + "\" must be a whole number but is " +
-                     json.at(key).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+                     DumpJson(json.at(key)));
     }
     return *value;
   };
@@ -84,7 +85,7 @@ void TrainerState::LoadJson(const nlohmann::json& json, const std::string& file)
 nlohmann::json ReadTrainerState(const std::string& file) {
   const std::string text = ReadRegularFile(file);
   CheckJsonNesting(text, file);
-  nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json value = ParseJsonOrDiscard(text);
   if (!value.is_object()) throw DataLoss(file + ": is no JSON object");
   const nlohmann::json::json_pointer places =
       nlohmann::json::json_pointer() / "stateful_callbacks" / kOwnState / kNonFinite;

@@ -11,6 +11,7 @@
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/manifest.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/tests/tiny_bert.h"
 #include "lathe/train/trainer.h"
 
@@ -36,7 +37,7 @@ inline void ChangeState(const std::string& checkpoint, const nlohmann::json& sta
   CheckpointManifest manifest = ReadManifest(checkpoint);
   manifest.files.clear();
   std::filesystem::remove(checkpoint + "/" + kManifestFile);
-  WriteFileAtomically(checkpoint + "/trainer_state.json", state.dump());
+  WriteFileAtomically(checkpoint + "/trainer_state.json", DumpJson(state));
   WriteManifest(checkpoint, manifest);
 }
 

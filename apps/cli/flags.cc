@@ -11,6 +11,7 @@
 #include "lathe/apps/cli/options_file.h"
 #include "lathe/apps/cli/secret_names.h"
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -68,8 +69,7 @@ bool ParseBool(const Flag& flag, const std::string& text) {
 Values ValuesInFile(const Flag& flag, const OptionInFile& option) {
   const nlohmann::json& value = option.value;
   const auto text_of = [](const nlohmann::json& v) {
-    return v.is_string() ? v.get<std::string>()
-                         : v.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return v.is_string() ? v.get<std::string>() : DumpJson(v);
   };
   const auto wrong = [&](const std::string& wanted, const nlohmann::json& found,
                          const std::string& but = " but is ") {

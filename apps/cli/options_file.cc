@@ -5,6 +5,7 @@
 #include "lathe/apps/cli/yaml_file.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/text/written_json.h"
 
 namespace lathe {
@@ -63,7 +64,7 @@ class YamlConverter {
     if (node.Tag() == "!") return text;  // in quotes
     double number = 0;
     bool truth = false;
-    const Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const Json value = ParseJsonOrDiscard(text);
     if (value.is_number() || value.is_boolean() || value.is_null()) return value;
     if (YAML::convert<bool>::decode(node, truth)) return truth;
     if (YAML::convert<double>::decode(node, number)) return number;

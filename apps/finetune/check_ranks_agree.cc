@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/job/dataset_digests.h"
 
 namespace lathe {
@@ -22,8 +23,7 @@ void AddConfig(const nlohmann::json& config, NamedValues& values) {
     std::string keys = pointer.substr(std::min<size_t>(1, pointer.size()));
     std::replace(keys.begin(), keys.end(), '/', '.');
     std::replace(keys.begin(), keys.end(), '\t', ' ');
-    values.emplace_back("config.json " + keys,
-                        value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    values.emplace_back("config.json " + keys, DumpJson(value));
   }
 }
 
@@ -32,12 +32,11 @@ void AddConfig(const nlohmann::json& config, NamedValues& values) {
 void CheckSameFiles(const NamedValues& files, Accelerator& accelerator) {
   const nlohmann::json mine = {{"main", accelerator.local_main_process_index()},
                                {"files", std::map(files.begin(), files.end())}};
-  const std::vector<std::string> all =
-      accelerator.GatherObject(mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  const std::vector<std::string> all = accelerator.GatherObject(DumpJson(mine));
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const auto theirs = nlohmann::json::parse(all[rank]);
+    const auto theirs = ParseJson(all[rank]);
     const auto main = theirs.at("main").get<size_t>();
-    const nlohmann::json expected = nlohmann::json::parse(all[main]).at("files");
+    const nlohmann::json expected = ParseJson(all[main]).at("files");
     const nlohmann::json& given = theirs.at("files");
     if (given == expected) continue;
     const auto changed = [](const nlohmann::json& from, const nlohmann::json& to) {

@@ -31,6 +31,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/log.h"
 #include "lathe/core/hub/transfer_progress.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/distributed/job/job.h"
 #include "lathe/distributed/liveness/lost_ranks.h"
@@ -129,8 +130,7 @@ void FinetuneRun::OpenOutput() {
   }
   // All ranks refuse alike, so that no launcher of another machine starts its ranks again.
   if (accelerator_.use_distributed()) {
-    refusal = nlohmann::json::parse(accelerator_.GatherObject(
-        refusal.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))[0]);
+    refusal = ParseJson(accelerator_.GatherObject(DumpJson(refusal))[0]);
   }
   if (!refusal.empty()) throw UsageError(refusal[0].get<std::string>(), refusal[1]);
 }

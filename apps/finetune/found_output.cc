@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/files/regular_file.h"
 #include "lathe/core/hub/hub_names.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/support/run_errors.h"
 
 namespace lathe {
@@ -62,7 +63,7 @@ std::vector<std::string> NotesOfCutSaves(const OutputDir& out) {
 nlohmann::json ReadResults(const std::string& file) try {
   const std::string text = ReadRegularFile(file);
   CheckJsonNesting(text, file);
-  auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto json = ParseJsonOrDiscard(text);
   return json.is_object() ? std::move(json) : nlohmann::json::object();
 } catch (const Error&) {
   return nlohmann::json::object();

@@ -20,6 +20,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/hub/resolve_checkpoint.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/accelerator.h"
 #include "lathe/models/weights/load_weights.h"
 #include "lathe/train/evaluation.h"
@@ -173,8 +174,7 @@ Evaluation EvaluateTask(const Task& task, const EvaluateCommand& o, Accelerator&
 void WriteResults(const EvaluationResults& results, const Evaluation& evaluation, const Task& task,
                   const EvaluateCommand& o) {
   if (!o.output.empty()) {
-    const auto replace = nlohmann::json::error_handler_t::replace;
-    WriteFileAtomically(o.output, results.json.dump(4, ' ', false, replace) + "\n");
+    WriteFileAtomically(o.output, DumpJson(results.json, 4) + "\n");
   }
   if (o.errors.empty()) return;
   Check(task.validation_rows.has_value(), "evaluate", "another process has read ", o.files[0]);

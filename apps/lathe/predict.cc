@@ -21,6 +21,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/base/gemm_options.h"
 #include "lathe/core/hub/resolve_checkpoint.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/datasets/text_table.h"
 #include "lathe/train/rows/column_numbers.h"
 #include "lathe/train/rows/data_files.h"
@@ -155,7 +156,8 @@ PredictorOptions PredictorOptionsOf(const PredictOptions& options, bool pairs) {
 
 void Print(const Predictor& predictor, std::span<const Prediction> predictions, bool all_scores) {
   for (const Prediction& prediction : predictions) {
-    std::cout << PredictionJson(prediction, predictor.kind(), predictor.names(), all_scores).dump()
+    std::cout << DumpJson(
+                     PredictionJson(prediction, predictor.kind(), predictor.names(), all_scores))
               << '\n';
   }
   if (!(std::cout << std::flush)) throw UnwrittenOutput();  // stop if nobody reads the answers

@@ -8,6 +8,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/utf8.h"
 #include "lathe/train/evaluation.h"
 #include "lathe/train/support/run_errors.h"
@@ -28,13 +29,9 @@ std::string FormatOf(const std::string& path) {
   return extension == ".json" ? ".jsonl" : extension;
 }
 
-std::string Dumped(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 // Returns the value as a cell of CSV or TSV.
 std::string CellText(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : Dumped(value);
+  return value.is_string() ? value.get<std::string>() : DumpJson(value);
 }
 
 std::string CsvField(const std::string& text) {
@@ -165,7 +162,8 @@ std::string PredictionRows::JsonRow(const TextTable& block, int64_t row, const C
                           "write the file as JSON lines, or leave --output out");
   }
   line.pop_back();
-  for (const auto& [name, value] : added) line += ',' + Dumped(Json(name)) + ':' + Dumped(value);
+  for (const auto& [name, value] : added)
+    line += ',' + DumpJson(Json(name)) + ':' + DumpJson(value);
   return line + '}';
 }
 

@@ -11,6 +11,7 @@
 #include "lathe/apps/cli/report_error.h"
 #include "lathe/apps/lathe/text_source.h"
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/tokenizer.h"
 #include "lathe/models/pretrained.h"
 
@@ -81,7 +82,7 @@ int RunTokenize(const std::vector<std::string>& args) {
     for (const int32_t id : encoding.input_ids) {
       line["tokens"].push_back(tokenizer->IdToToken(id));
     }
-    std::cout << line.dump() << '\n';
+    std::cout << DumpJson(line) << '\n';
     // Answers before it waits for the next line, and stops if nobody reads the answers.
     if (source.WouldWait()) std::cout << std::flush;
     if (!std::cout) throw UnwrittenOutput();

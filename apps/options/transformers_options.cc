@@ -11,6 +11,7 @@
 #include "lathe/apps/cli/help_text.h"
 #include "lathe/apps/options/refused_values.h"
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -184,16 +185,13 @@ bool IsDefaultAcceleratorConfig(const TransformersOption& option, const std::str
       {"even_batches", true},         {"use_seedable_sampler", true},
       {"non_blocking", false},        {"gradient_accumulation_kwargs", nullptr},
       {"use_configured_state", false}};
-  const nlohmann::json config = nlohmann::json::parse(value, nullptr, false);
+  const nlohmann::json config = ParseJsonOrDiscard(value);
   if (!config.is_object()) return false;
   for (const auto& [name, entry] : config.items()) {
     const auto usual = kDefaults.find(name);
     if (usual != kDefaults.end() && *usual == entry) continue;
     // An entry with parts may be nested too deeply to print.
-    const std::string text =
-        entry.is_structured()
-            ? ""
-            : ": " + entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string text = entry.is_structured() ? "" : ": " + DumpJson(entry);
     throw InvalidArgument("--accelerator_config with \"" + name + "\"" + text +
                               " is not supported: " + std::string(option.reason),
                           std::string(option.instead));

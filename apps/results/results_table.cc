@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/utf8.h"
 #include "lathe/train/support/progress.h"
 
@@ -123,7 +124,7 @@ void PrintMetrics(std::ostream& out, const std::string& title, const nlohmann::j
   out << title << '\n';
   for (const auto& [name, value] : metrics.items()) {
     PrintRow(out, name,
-             value.is_number_float() ? FormatNumber("%.4f", value.get<double>()) : value.dump());
+             value.is_number_float() ? FormatNumber("%.4f", value.get<double>()) : DumpJson(value));
   }
   out << std::flush;
 }

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "lathe/core/gemm.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -154,22 +155,22 @@ void CliTest::SetUp() {
   std::string vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
   for (const char* word : kWords) vocab += std::string(word) + "\n";
   Write("model/vocab.txt", vocab);
-  Write("model/config.json", nlohmann::json({{"architectures", {"BertForSequenceClassification"}},
-                                             {"model_type", "bert"},
-                                             {"vocab_size", 5 + std::size(kWords)},
-                                             {"hidden_size", 16},
-                                             {"num_hidden_layers", 2},
-                                             {"num_attention_heads", 2},
-                                             {"intermediate_size", 32},
-                                             {"hidden_act", "gelu"},
-                                             {"hidden_dropout_prob", 0.1},
-                                             {"attention_probs_dropout_prob", 0.1},
-                                             {"max_position_embeddings", 32},
-                                             {"type_vocab_size", 2},
-                                             {"initializer_range", 0.02},
-                                             {"layer_norm_eps", 1e-12},
-                                             {"pad_token_id", 0}})
-                                 .dump());
+  Write("model/config.json",
+        DumpJson(nlohmann::json({{"architectures", {"BertForSequenceClassification"}},
+                                 {"model_type", "bert"},
+                                 {"vocab_size", 5 + std::size(kWords)},
+                                 {"hidden_size", 16},
+                                 {"num_hidden_layers", 2},
+                                 {"num_attention_heads", 2},
+                                 {"intermediate_size", 32},
+                                 {"hidden_act", "gelu"},
+                                 {"hidden_dropout_prob", 0.1},
+                                 {"attention_probs_dropout_prob", 0.1},
+                                 {"max_position_embeddings", 32},
+                                 {"type_vocab_size", 2},
+                                 {"initializer_range", 0.02},
+                                 {"layer_norm_eps", 1e-12},
+                                 {"pad_token_id", 0}})));
   Write("train.csv", MakeCsv(96, 1, true));
   Write("dev.csv", MakeCsv(40, 2, true));
   Write("test.csv", MakeCsv(20, 3, false));
@@ -200,7 +201,7 @@ std::string CliTest::Read(const std::string& name) const {
 }
 
 nlohmann::json CliTest::ReadJson(const std::string& name) const {
-  return nlohmann::json::parse(Read(name), nullptr, false);
+  return ParseJsonOrDiscard(Read(name));
 }
 
 bool CliTest::Exists(const std::string& name) const { return fs::exists(Path(name)); }
@@ -208,7 +209,7 @@ bool CliTest::Exists(const std::string& name) const { return fs::exists(Path(nam
 void CliTest::SetConfig(const nlohmann::json& changes) const {
   nlohmann::json config = ReadJson("model/config.json");
   config.update(changes);
-  Write("model/config.json", config.dump());
+  Write("model/config.json", DumpJson(config));
 }
 
 std::vector<std::string> CliTest::TrainingArgs(const std::string& out,

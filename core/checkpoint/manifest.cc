@@ -8,9 +8,10 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
-#include "lathe/core/base/json_number.h"
 #include "lathe/core/files/regular_file.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_number.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -20,10 +21,6 @@ using nlohmann::json;
 
 constexpr int kFormat = 1;
 constexpr char kDigestKey[] = "manifest_sha256";
-
-std::string Dump(const json& value, int indent = -1) {
-  return value.dump(indent, ' ', false, json::error_handler_t::replace);
-}
 
 json ToJson(const CheckpointManifest& manifest) {
   json settings = json::array(), files = json::object();
@@ -47,7 +44,7 @@ int64_t NumberOf(const json& value, const char* key, int64_t low, int64_t high) 
   if (!number) {
     throw DataLoss("\"" + std::string(key) + "\" must be a whole number from " +
                    std::to_string(low) + " to " + std::to_string(high) + " but is " +
-                   Dump(value.at(key)));
+                   DumpJson(value.at(key)));
   }
   return *number;
 }
@@ -115,8 +112,8 @@ void WriteManifest(const std::string& dir, CheckpointManifest manifest) {
   }
   if (code) throw FileError(dir, code.value());
   json value = ToJson(manifest);
-  value[kDigestKey] = Sha256(Dump(value));
-  WriteFileAtomically(dir + "/" + kManifestFile, Dump(value, 2) + "\n");
+  value[kDigestKey] = Sha256(DumpJson(value));
+  WriteFileAtomically(dir + "/" + kManifestFile, DumpJson(value, 2) + "\n");
 }
 
 CheckpointManifest ReadManifest(const std::string& dir) {
@@ -127,7 +124,7 @@ CheckpointManifest ReadManifest(const std::string& dir) {
   };
   if (const auto flaw = FindJsonFlaw(text))
     throw FileError(absl::StatusCode::kInvalidArgument, path, flaw->problem, flaw->hint);
-  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json value = ParseJsonOrDiscard(text);
   if (!value.is_object() || !value.contains(kDigestKey)) throw broken("is cut off or damaged");
   if (const auto format = value.find("format");
       format != value.end() && format->is_number_integer() && *format > kFormat) {
@@ -135,7 +132,7 @@ CheckpointManifest ReadManifest(const std::string& dir) {
   }
   const json digest = value[kDigestKey];
   value.erase(kDigestKey);
-  if (digest != Sha256(Dump(value))) throw broken("is damaged: its own digest differs");
+  if (digest != Sha256(DumpJson(value))) throw broken("is damaged: its own digest differs");
   CheckpointManifest manifest;
   try {
     manifest = FromJson(value);

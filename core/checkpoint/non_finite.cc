@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -46,7 +47,7 @@ json NonFiniteNumbers(const json& values) {
 
 void RestoreNonFinite(const json& places, json& values, const std::string& where) {
   const auto wrong = [&](const std::string& place) {
-    return DataLoss(where + ": there is no number to put back at " + json(place).dump());
+    return DataLoss(where + ": there is no number to put back at " + DumpJson(json(place)));
   };
   if (!places.is_object()) throw DataLoss(where + ": the list of infinite numbers is no object");
   for (const auto& [place, name] : places.items()) {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_number.h"
+#include "lathe/core/json/json_number.h"
 #include "lathe/core/tensor.h"
 
 namespace lathe {

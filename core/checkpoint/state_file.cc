@@ -14,11 +14,11 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/checkpoint/fletcher32.h"
 #include "lathe/core/checkpoint/hdf5_session.h"
 #include "lathe/core/checkpoint/libraries.h"
 #include "lathe/core/checkpoint/non_finite.h"
+#include "lathe/core/json/json_nesting.h"
 
 namespace lathe {
 namespace {

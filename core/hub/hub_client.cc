@@ -10,9 +10,10 @@
 #include <thread>
 #include <utility>
 
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/hub/hub_names.h"
 #include "lathe/core/hub/transfer_progress.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -248,7 +249,7 @@ HubListing HubClient::List(const std::string& revision) {
       throw InvalidArgument("the list of files: " + flaw->problem, flaw->hint)
           .WithDetail(HubRefused{});
     }
-    const nlohmann::json json = nlohmann::json::parse(response.body);
+    const nlohmann::json json = ParseJson(response.body);
     HubListing listing;
     listing.commit = json.at("sha").get<std::string>();
     for (const nlohmann::json& sibling : json.at("siblings")) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/json/json_nesting.h"
 
 namespace lathe {
 namespace {

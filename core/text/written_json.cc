@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/json/json_nesting.h"
 
 namespace lathe {
 namespace {

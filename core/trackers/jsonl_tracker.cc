@@ -1,7 +1,9 @@
 #include "lathe/core/trackers/jsonl_tracker.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/trackers/tracker_values.h"
 
 namespace lathe {

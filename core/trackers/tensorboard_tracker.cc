@@ -4,8 +4,10 @@
 
 #include <array>
 #include <atomic>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/trackers/event_file.h"
 #include "lathe/core/trackers/tracker_values.h"
 

@@ -1,6 +1,9 @@
 #include "lathe/core/trackers/tracker_values.h"
 
 #include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 
@@ -9,7 +12,7 @@ double SecondsSince1970() {
 }
 
 std::string Utf8Text(const std::string& text) {
-  return nlohmann::json::parse(DumpJson(nlohmann::json(text))).get<std::string>();
+  return ParseJson(DumpJson(nlohmann::json(text))).get<std::string>();
 }
 
 }  // namespace lathe

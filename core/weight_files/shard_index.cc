@@ -3,9 +3,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/files/regular_file.h"
 #include "lathe/core/files/safe_path.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/weight_files/git_lfs.h"
 
 namespace lathe {
@@ -25,7 +26,7 @@ std::map<std::string, std::string> ReadShardIndex(const std::string& index,
   const std::string text = ReadRegularFile(index);
   CheckJsonNesting(text, index);
   try {
-    parsed = nlohmann::json::parse(text);
+    parsed = ParseJson(text);
   } catch (const nlohmann::json::exception& e) {
     throw BrokenWeights(index, std::string("is not JSON: ") + WithoutTag(e.what()));
   }

@@ -12,8 +12,9 @@
 #include <utility>
 
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/sha256.h"
+#include "lathe/core/json/json_number.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/column_files/running_hash.h"
 
 namespace lathe {
@@ -76,7 +77,7 @@ std::string ColumnFile::PathForOthers() const {
 // The digest vouches for what the directory says, so this only checks what memory depends on.
 void ColumnFile::ParseDirectory(const std::string& text, int64_t body_size) {
   try {
-    const nlohmann::json json = nlohmann::json::parse(text);
+    const nlohmann::json json = ParseJson(text);
     if (GetWholeNumber<int64_t>(json.at("body")) != body_size) throw Damaged("it has a wrong size");
     about_ = std::make_unique<const nlohmann::json>(json.at("about"));
     for (const nlohmann::json& each : json.at("columns")) {

@@ -15,6 +15,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/hdf5_session.h"
 #include "lathe/core/checkpoint/sha256.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/column_files/running_hash.h"
 
 namespace lathe {
@@ -114,7 +115,7 @@ struct ColumnFileWriter::State {
                                  {"addresses", column.addresses},
                                  {"digests", column.digests}});
     }
-    const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string text = DumpJson(json);
     ColumnFileFooter footer;
     std::memcpy(footer.magic, ColumnFileFooter::kMagic, sizeof footer.magic);
     footer.directory_size = text.size();

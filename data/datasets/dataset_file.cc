@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_number.h"
+#include "lathe/core/json/json_number.h"
 #include "lathe/data/datasets/row_file.h"
 
 namespace lathe {

@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -59,16 +60,16 @@ std::optional<double> ParseNumber(std::string_view text) {
 std::optional<std::vector<std::string>> ParseLabelArray(const std::string& text) {
   if (!text.starts_with('[')) return std::nullopt;
   CheckJsonNesting(text, "[labels] " + text.substr(0, 20) + "...");
-  const auto array = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto array = ParseJsonOrDiscard(text);
   if (!array.is_array()) return std::nullopt;
   std::vector<std::string> labels;
   for (const auto& element : array) {
     if (!element.is_string() && !element.is_number_integer() && !element.is_boolean()) {
       throw InvalidArgument(
-          "[labels] " + text + " must hold names of labels only but holds " + element.dump(),
+          "[labels] " + text + " must hold names of labels only but holds " + DumpJson(element),
           "list the names of the row's labels, e.g. [\"a\", \"b\"]");
     }
-    labels.push_back(element.is_string() ? element.get<std::string>() : element.dump());
+    labels.push_back(element.is_string() ? element.get<std::string>() : DumpJson(element));
   }
   return labels;
 }

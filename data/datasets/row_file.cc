@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lathe/core/base/json_number.h"
+#include "lathe/core/json/json_number.h"
 #include "lathe/data/column_files/running_hash.h"
 
 namespace lathe {

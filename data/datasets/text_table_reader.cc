@@ -8,6 +8,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/table_files/csv_rows.h"
 #include "lathe/data/utf8.h"
 
@@ -71,7 +72,7 @@ std::string LowerExtension(const std::string& path) {
 }
 
 std::string TextOf(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : DumpJson(value);
 }
 
 // Called before the file is read: a wrong name should not cost reading gigabytes.

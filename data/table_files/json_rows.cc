@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/json/json_nesting.h"
 #include "lathe/data/table_files/csv_rows.h"
 
 namespace lathe {

@@ -5,6 +5,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/models/sentencepiece_model.h"
 #include "lathe/data/tokenizers/tokenizer.h"
@@ -130,8 +131,8 @@ std::unique_ptr<Tokenizer> AlbertTokenizerFromSentencePiece(const std::string& s
   const Json config = TokenizerConfig(do_lower_case, keep_accents, model_max_length);
   return TokenizerFromContents(spm_file,
                                {{"spiece.model", bytes},
-                                {"tokenizer.json", json.dump() + "\n"},
-                                {"tokenizer_config.json", config.dump(2) + "\n"}},
+                                {"tokenizer.json", DumpJson(json) + "\n"},
+                                {"tokenizer_config.json", DumpJson(config, 2) + "\n"}},
                                "albert");
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/model.h"
 #include "lathe/data/tokenizers/models/bpe.h"
@@ -69,7 +70,7 @@ auto NamingFile(const std::string& path, const Make& make) {
 std::unique_ptr<SubwordModel> BpeFromJson(const Json& json) {
   const Json dropout = json.value("dropout", Json());
   if (!dropout.is_null() && dropout.get<double>() != 0) {
-    throw PartError("model", "BPE with dropout " + dropout.dump() + " is not supported",
+    throw PartError("model", "BPE with dropout " + DumpJson(dropout) + " is not supported",
                     "set dropout to null: Lathe encodes a text the same way each time");
   }
   BpeOptions options;

@@ -12,6 +12,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/files/regular_file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/bpe_files.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/model.h"
@@ -118,7 +119,7 @@ void SetCommonParts(const Source& source, Parts* parts) {
     if (side != "left" && side != "right") {
       throw InvalidArgument(source.Path("tokenizer_config.json") +
                                 ": truncation_side must be \"left\" or \"right\" but is " +
-                                side.dump(),
+                                DumpJson(side),
                             kBrokenTokenizer);
     }
     parts->truncates_left = side == "left";
@@ -341,7 +342,7 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const Source& source) {
   // Writes down the class, which Transformers would otherwise have to guess from the folder.
   if (!source.Has("tokenizer_config.json") && source.family != nullptr) {
     parts.files["tokenizer_config.json"] =
-        Json{{"tokenizer_class", source.family->tokenizer_class}}.dump(2) + "\n";
+        DumpJson(Json{{"tokenizer_class", source.family->tokenizer_class}}, 2) + "\n";
   }
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_number.h"
+#include "lathe/core/json/json_number.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/bpe_files.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/models/unigram.h"
@@ -60,7 +61,7 @@ int64_t IntegerFromJson(const Json& number, const std::string& what, int64_t low
   if (!number.is_number()) number.get<double>();  // throws, and says which type it has
   const std::optional<int64_t> integer = WholeNumber(number, low, high);
   Check(integer.has_value(), "tokenizer", what, " must be a whole number from ", low, " to ", high,
-        " but is ", number.dump());
+        " but is ", DumpJson(number));
   return *integer;
 }
 

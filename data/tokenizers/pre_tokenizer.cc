@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/unicode/regex.h"
 #include "lathe/data/tokenizers/unicode/unicode.h"
@@ -260,7 +261,7 @@ PreTokenizer FixedLengthFromJson(const Json& json) {
   constexpr uint64_t kDefaultLength = 5;
   const Json length = json.value("length", Json(kDefaultLength));
   Check(length.is_number_unsigned() && length.get<uint64_t>() > 0, "pre_tokenizer",
-        "FixedLength has the length ", length.dump(), ", which is not a positive whole number");
+        "FixedLength has the length ", DumpJson(length), ", which is not a positive whole number");
   return [most = length.get<uint64_t>()](std::string_view text, bool, const EmitWord& emit) {
     for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
       for (uint64_t i = 0; i < most && end < text.size(); ++i) {

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -20,10 +21,10 @@ using Json = nlohmann::json;
 
 constexpr char kTakeAgain[] = "take the file from the model's source again";
 
-Json ParseJson(const std::string& path, const std::string& text) {
+Json ParseFile(const std::string& path, const std::string& text) {
   CheckJsonNesting(text, path);
   try {
-    return Json::parse(text);
+    return ParseJson(text);
   } catch (const Json::parse_error& error) {
     const auto line =
         std::count(text.begin(), text.begin() + std::min(error.byte, text.size()), '\n') + 1;
@@ -96,7 +97,7 @@ void RoundScores(Json* tokenizer_json) {
 // Returns an empty object if there is no such file.
 Json ParseObject(const TokenizerSource& source, const char* name) {
   if (!source.Has(name)) return Json::object();
-  Json object = ParseJson(source.Path(name), source.files.at(name));
+  Json object = ParseFile(source.Path(name), source.files.at(name));
   if (!object.is_object()) {
     throw InvalidArgument(source.Path(name) + ": must hold a JSON object", kTakeAgain);
   }
@@ -203,7 +204,7 @@ TokenizerSource ReadTokenizerSource(const std::string& dir,
   // Other families don't read this file; it may be left from another tokenizer.
   if (source.tokenizer_json.is_null() && source.family != nullptr && source.Has("vocab.json") &&
       source.family->kind == TokenizerFamily::kByteLevelBpe) {
-    source.vocab_json = ParseJson(source.Path("vocab.json"), source.files["vocab.json"]);
+    source.vocab_json = ParseFile(source.Path("vocab.json"), source.files["vocab.json"]);
   }
   return source;
 }

@@ -14,9 +14,10 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/base/nearest_name.h"
 #include "lathe/core/files/regular_file.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -74,7 +75,7 @@ Json ParseAs(const std::string& key, const std::string& text, const Json* old) {
   };
   if (old == nullptr) {
     CheckJsonNesting(text, "override " + key);
-    Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    Json parsed = ParseJsonOrDiscard(text);
     return parsed.is_discarded() ? Json(text) : parsed;
   }
   if (old->is_boolean()) {
@@ -139,7 +140,7 @@ PretrainedConfig PretrainedConfig::FromPretrained(const std::string& dir) {
 PretrainedConfig PretrainedConfig::FromText(const std::string& text, const std::string& path) {
   CheckJsonNesting(text, path);
   try {
-    return FromJson(Json::parse(text), path);
+    return FromJson(ParseJson(text), path);
   } catch (const Json::parse_error& e) {
     const size_t at = std::min(e.byte > 0 ? e.byte - 1 : 0, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
@@ -183,7 +184,7 @@ int64_t PretrainedConfig::GetInt(const std::string& key, int64_t default_value, 
   }
   const std::optional<int64_t> integer = AsInteger(*value);
   if (!integer) {
-    throw Wrong(path_, key, "a whole number but is " + value->dump());
+    throw Wrong(path_, key, "a whole number but is " + DumpJson(*value));
   }
   if (*integer < low || *integer > high) {
     const std::string range = high == INT64_MAX ? "at least " + std::to_string(low)
@@ -205,7 +206,7 @@ std::optional<double> PretrainedConfig::GetOptionalDouble(const std::string& key
     return std::nullopt;
   }
   if (!value->is_number()) {
-    throw Wrong(path_, key, "a number but is " + value->dump());
+    throw Wrong(path_, key, "a number but is " + DumpJson(*value));
   }
   return value->get<double>();
 }
@@ -217,7 +218,7 @@ std::string PretrainedConfig::GetString(const std::string& key,
     return default_value;
   }
   if (!value->is_string()) {
-    throw Wrong(path_, key, "a text but is " + value->dump());
+    throw Wrong(path_, key, "a text but is " + DumpJson(*value));
   }
   return value->get<std::string>();
 }
@@ -228,7 +229,7 @@ bool PretrainedConfig::GetBool(const std::string& key, bool default_value) const
     return default_value;
   }
   if (!value->is_boolean()) {
-    throw Wrong(path_, key, "true or false but is " + value->dump());
+    throw Wrong(path_, key, "true or false but is " + DumpJson(*value));
   }
   return value->get<bool>();
 }
@@ -338,7 +339,7 @@ void PretrainedConfig::Override(const std::string& overrides,
 }
 
 std::string PretrainedConfig::ToString() const {
-  return json().dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+  return DumpJson(json(), 2, /*ensure_ascii=*/true) + "\n";
 }
 
 void PretrainedConfig::SavePretrained(const std::string& dir) const {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 
@@ -83,7 +84,7 @@ ActivationKind ConfigReader::Activation(const std::string& key) const {
 NamedSettings ConfigReader::Settings() const {
   NamedSettings settings;
   for (const auto& [key, unused] : defaults_.items()) {
-    if (config_.has(key)) settings.emplace_back("config " + key, config_.json()[key].dump());
+    if (config_.has(key)) settings.emplace_back("config " + key, DumpJson(config_.json()[key]));
   }
   return settings;
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/models/config/problem_type.h"
 
 namespace lathe {
@@ -21,12 +22,12 @@ std::vector<double> ReadThresholds(const PretrainedConfig& config) {
     throw wrong("is for models of several labels at once, and this is none");
   if (!value.is_array() || std::ssize(value) != num_labels) {
     throw wrong("must have a number for each of " + std::to_string(num_labels) + " labels but is " +
-                value.dump());
+                DumpJson(value));
   }
   std::vector<double> thresholds;
   for (const nlohmann::json& threshold : value) {
     if (!threshold.is_number() || !(threshold.get<double>() >= 0 && threshold.get<double>() <= 1))
-      throw wrong("must have numbers from 0 to 1 but has " + threshold.dump());
+      throw wrong("must have numbers from 0 to 1 but has " + DumpJson(threshold));
     thresholds.push_back(threshold.get<double>());
   }
   return thresholds;
@@ -41,7 +42,7 @@ DecisionRule ReadDecisionRule(const PretrainedConfig& config) {
   if (!(rule.temperature > 0) || !std::isfinite(rule.temperature)) {
     throw WrongConfig(config.path(), {kTemperatureKey},
                       "\"" + std::string(kTemperatureKey) + "\" must be above 0 but is " +
-                          config.json().at(kTemperatureKey).dump(),
+                          DumpJson(config.json().at(kTemperatureKey)),
                       kHint);
   }
   return rule;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/ops/rotary/rotary_embedding.h"
 
 namespace lathe {
@@ -34,7 +35,7 @@ double Positive(const PretrainedConfig& config, const std::string& key, const Js
   if (value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>())) {
     return value.get<double>();
   }
-  throw Wrong(config, key, Entry(name) + " must be a positive number but is " + value.dump());
+  throw Wrong(config, key, Entry(name) + " must be a positive number but is " + DumpJson(value));
 }
 
 // Returns the factor by which the positions of a "linear" rope_type are closer together.
@@ -44,7 +45,7 @@ double ReadFactor(const PretrainedConfig& config, const std::string& key, const 
     return value.get<double>();
   }
   throw Wrong(config, key,
-              Entry("factor") + " must be a number from 1 to 1e+06 but is " + value.dump());
+              Entry("factor") + " must be a number from 1 to 1e+06 but is " + DumpJson(value));
 }
 
 // Throws unless all columns of a head turn. Transformers reads partial_rotary_factor for "linear"
@@ -52,7 +53,7 @@ double ReadFactor(const PretrainedConfig& config, const std::string& key, const 
 void CheckAllColumnsTurn(const PretrainedConfig& config, const std::string& key, const Json& value,
                          const std::string& name) {
   if (value.is_null() || (value.is_number() && value.get<double>() == 1)) return;
-  throw Wrong(config, key, Entry(name) + " must be 1 but is " + value.dump(),
+  throw Wrong(config, key, Entry(name) + " must be 1 but is " + DumpJson(value),
               "use a model that turns all columns of its heads");
 }
 
@@ -61,7 +62,7 @@ Json ObjectOf(const PretrainedConfig& config, const std::string& key) {
   const Json& value = At(config.json(), key);
   if (value.is_null()) return Json::object();
   if (!value.is_object()) {
-    throw Wrong(config, key, " must be an object but is " + value.dump());
+    throw Wrong(config, key, " must be an object but is " + DumpJson(value));
   }
   return value;
 }
@@ -81,7 +82,7 @@ Parameters ParametersOf(const PretrainedConfig& config, const std::string& layer
     Json of_type = found.values[layer_type];
     if (!of_type.is_object() && !of_type.is_null()) {
       throw Wrong(config, found.key,
-                  Entry(layer_type) + " must be an object but is " + of_type.dump());
+                  Entry(layer_type) + " must be an object but is " + DumpJson(of_type));
     }
     found.values = of_type.is_null() ? Json::object() : of_type;
   }
@@ -103,9 +104,9 @@ Parameters ParametersOf(const PretrainedConfig& config, const std::string& layer
   const Json& type = At(scaling, "type");
   if (At(scaling, "rope_type").is_null() && !type.is_null() && type != "default") {
     throw Wrong(
-        config, kScaling, absl::StrCat(" has the type ", type.dump(), " but no \"rope_type\""),
+        config, kScaling, absl::StrCat(" has the type ", DumpJson(type), " but no \"rope_type\""),
         absl::StrCat(
-            "write \"rope_type\": ", type.dump(),
+            "write \"rope_type\": ", DumpJson(type),
             " if it is meant; Transformers 5 ignores \"type\" here, so remove it otherwise"));
   }
   found.values.update(scaling);
@@ -133,10 +134,10 @@ std::vector<float> ReadRotaryFrequencies(const PretrainedConfig& config, int64_t
   const Json& type = given.is_null() ? At(parameters.values, "type") : given;  // its older name
   if (type.is_null() || type == "default") return frequencies;
   if (type != "linear") {
-    throw Wrong(
-        config, parameters.key,
-        absl::StrCat(": rope_type ", type.dump(), " is not supported; supported: default, linear"),
-        "use a model with one of these");
+    throw Wrong(config, parameters.key,
+                absl::StrCat(": rope_type ", DumpJson(type),
+                             " is not supported; supported: default, linear"),
+                "use a model with one of these");
   }
   const double factor = ReadFactor(config, parameters.key, At(parameters.values, "factor"));
   for (float& frequency : frequencies) frequency /= static_cast<float>(factor);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/config/config_reader.h"
 #include "lathe/models/config/rope_parameters.h"
@@ -81,13 +82,13 @@ std::vector<bool> ReadLayerTypes(const PretrainedConfig& config, const ConfigRea
     throw WrongConfig(
         reader.path(), {kKey, "num_hidden_layers"},
         absl::StrCat("\"", kKey, "\" must be a list of ", layers,
-                     " kinds, one for each of \"num_hidden_layers\", but is ", types.dump()),
+                     " kinds, one for each of \"num_hidden_layers\", but is ", DumpJson(types)),
         "correct one of the two");
   }
   for (const nlohmann::json& type : types) {
     if (type != "full_attention" && type != "sliding_attention") {
       throw WrongConfig(reader.path(), {kKey},
-                        absl::StrCat("\"", kKey, "\" has ", type.dump(),
+                        absl::StrCat("\"", kKey, "\" has ", DumpJson(type),
                                      "; known kinds: full_attention, sliding_attention"),
                         "correct the value");
     }

@@ -18,6 +18,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/fletcher32.h"
 #include "lathe/core/checkpoint/state_file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/keras_files/hdf5_arrays.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/core/tensor.h"
@@ -84,7 +85,7 @@ void WriteStateFiles(const std::string& corpus) {
 // A directory of a tokenized dataset's file: a text, but with the digests of its chunks.
 void WriteColumnFileDirectories(const std::string& corpus) {
   const auto write = [&](const char* name, const nlohmann::json& directory) {
-    WriteFileAtomically(FileOf(corpus, "column_file", name), directory.dump());
+    WriteFileAtomically(FileOf(corpus, "column_file", name), DumpJson(directory));
   };
   const nlohmann::json sound = fuzz::MakeSmallDataset().directory;
   write("ok_three_rows", sound);

@@ -15,6 +15,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "lathe/core/json/json_text.h"
+
 namespace lathe {
 namespace {
 
@@ -298,7 +300,7 @@ HubServer::Answer HubServer::AnswerList(const HubServerModel& model, const std::
   if (commit.empty()) return {404, {"X-Error-Code: RevisionNotFound"}, ""};
   nlohmann::json json = {{"sha", commit}, {"siblings", nlohmann::json::array()}};
   for (const auto& [path, file] : model.files) json["siblings"].push_back({{"rfilename", path}});
-  return {200, {"Content-Type: application/json"}, json.dump()};
+  return {200, {"Content-Type: application/json"}, DumpJson(json)};
 }
 
 HubServer::Answer HubServer::AnswerFile(const HubRequest& request, const HubServerModel& model,

@@ -12,6 +12,7 @@
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/sha256.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/version.h"
 #include "lathe/train/card/yaml_text.h"
 
@@ -62,7 +63,7 @@ std::string Title(std::string name) {
 // Returns a number with at most four decimals, or four digits if it is small.
 std::string Rounded(const Json& value) {
   if (value.is_null() || (value.is_number() && !IsDefined(value))) return "undefined";
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  const std::string text = value.is_string() ? value.get<std::string>() : DumpJson(value);
   const size_t point = text.find('.');
   if (!value.is_number_float() || point == std::string::npos || text.size() - point <= 5)
     return OneLine(text);
@@ -173,7 +174,7 @@ std::string Procedure(const ModelCardFacts& facts) {
   std::string text = "\n## Training procedure\n\n### Training hyperparameters\n\n";
   for (const auto& [name, value] : facts.hyperparameters.items()) {
     text += "- " + name + ": " +
-            OneLine(value.is_string() ? value.get<std::string>() : value.dump()) + "\n";
+            OneLine(value.is_string() ? value.get<std::string>() : DumpJson(value)) + "\n";
   }
   const std::vector<Row> rows = EvaluationRows(facts.log_history);
   if (!rows.empty()) text += "\n### Training results\n\n" + Table(rows);

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "lathe/core/json/json_text.h"
+
 namespace lathe {
 namespace {
 
@@ -40,8 +42,7 @@ bool MustBeEscaped(uint32_t character) {
 std::string YamlText(const std::string& text) {
   if (IsPlain(text)) return text;
   // JSON's escapes are YAML's, too. What follows is valid UTF-8.
-  const std::string json =
-      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string json = DumpJson(nlohmann::json(text));
   std::string out;
   for (size_t i = 0; i < json.size();) {
     const auto first = static_cast<uint8_t>(json[i]);
@@ -62,7 +63,7 @@ std::string YamlText(const std::string& text) {
 }
 
 std::string YamlNumber(double number) {
-  std::string text = nlohmann::json(number).dump();
+  std::string text = DumpJson(nlohmann::json(number));
   const size_t exponent = text.find('e');
   if (exponent != std::string::npos && text.find('.') == std::string::npos)
     text.insert(exponent, ".0");

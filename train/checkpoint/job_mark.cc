@@ -11,9 +11,10 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/files/regular_file.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/support/output_dir.h"
 
 namespace lathe {
@@ -104,8 +105,7 @@ void MarkFolder(const std::string& dir) {
   if (!MayBeStartedAgain()) return;
   const JobIdentity own = OwnIdentity();
   const nlohmann::json mark = {{kJobKey, own.job}, {kLauncherKey, own.launcher}};
-  WriteFileAtomically(dir + "/" + kJobMark,
-                      mark.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  WriteFileAtomically(dir + "/" + kJobMark, DumpJson(mark, 2) + "\n");
 }
 
 bool IsOwnFolder(const std::string& dir) {
@@ -114,7 +114,7 @@ bool IsOwnFolder(const std::string& dir) {
     const std::string path = dir + "/" + kJobMark;
     const std::string text = ReadRegularFile(path);
     CheckJsonNesting(text, path);
-    if (IsSameJob(IdentityIn(nlohmann::json::parse(text, nullptr, false)), own)) return true;
+    if (IsSameJob(IdentityIn(ParseJsonOrDiscard(text)), own)) return true;
   } catch (const Error&) {
     // There is no mark that can be read.
   }

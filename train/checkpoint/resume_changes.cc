@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/checkpoint/resume_settings.h"
 
 namespace lathe {
@@ -12,7 +13,7 @@ double NumberIn(const NamedSettings& settings, const std::string& name, double o
   const auto found =
       std::ranges::find_if(settings, [&](const auto& setting) { return setting.first == name; });
   if (found == settings.end()) return otherwise;
-  const auto value = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  const auto value = ParseJsonOrDiscard(found->second);
   return value.is_number() ? value.get<double>() : otherwise;
 }
 

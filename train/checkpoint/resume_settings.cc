@@ -12,10 +12,11 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
-#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/checkpoint/sha256.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_number.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/job/dataset_digests.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/models/config/decision_rule_config.h"
@@ -47,7 +48,7 @@ constexpr char kNumWarmupSteps[] = "number of warmup steps";
 constexpr char kNumSteps[] = "number of steps";
 constexpr char kNotSet[] = "not set";
 
-std::string Text(double value) { return nlohmann::json(value).dump(); }
+std::string Text(double value) { return DumpJson(nlohmann::json(value)); }
 std::string Text(int64_t value) { return std::to_string(value); }
 std::string Text(bool value) { return value ? "true" : "false"; }
 
@@ -138,8 +139,7 @@ bool MeanTheSame(const std::string& name, const std::string& then, const std::st
   }
   if (then == now || name != kScheduleOptions) return then == now;
   const auto options = [](const std::string& text) {
-    return text.empty() ? nlohmann::json::object()
-                        : nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    return text.empty() ? nlohmann::json::object() : ParseJsonOrDiscard(text);
   };
   const bool sound = !FindJsonFlaw(then) && !FindJsonFlaw(now);
   return sound && !options(then).is_discarded() && options(then) == options(now);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/rows/read_table.h"
 
 namespace lathe {
@@ -17,14 +18,14 @@ namespace {
 std::string MeaningOf(const std::string& label, LabelKind kind) {
   if (kind == LabelKind::kRegression) {
     const std::optional<double> score = ParseNumber(label);
-    return score ? nlohmann::json(*score + 0.0).dump() : label;  // -0 becomes 0
+    return score ? DumpJson(nlohmann::json(*score + 0.0)) : label;  // -0 becomes 0
   }
   if (kind != LabelKind::kMultiLabel) return label;
   try {
     std::optional<std::vector<std::string>> names = ParseLabelArray(label);
     if (!names) return label;
     std::ranges::sort(*names);
-    return nlohmann::json(*names).dump();
+    return DumpJson(nlohmann::json(*names));
   } catch (const Error&) {
     return label;
   }

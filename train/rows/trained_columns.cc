@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/files/regular_file.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/text/terminal_text.h"
 #include "lathe/train/rows/column_numbers.h"
 #include "lathe/train/rows/text_columns.h"
@@ -197,12 +198,12 @@ std::string FormatTrainedColumns(const TrainedColumns& columns) {
   if (columns.joined) json[kDelimiter] = columns.delimiter;
   json[kLabel] = columns.label;
   if (!columns.numbers.empty()) json[kNumbers] = columns.numbers;
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return DumpJson(json, 2) + "\n";
 }
 
 TrainedColumns ParseTrainedColumns(const std::string& text, const std::string& where) {
   CheckJsonNesting(text, where);
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = ParseJsonOrDiscard(text);
   if (!json.is_object()) Refuse(where, "must be a JSON object of columns");
   TrainedColumns columns;
   columns.joined = json.contains(kJoined);

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/sha256.h"
+#include "lathe/core/json/json_number.h"
 
 namespace lathe {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/text/written_json.h"
 #include "lathe/data/datasets/label_set.h"
 #include "lathe/train/support/run_errors.h"
@@ -58,7 +59,7 @@ LabelNumbers ReadObject(const std::string& text, const LabelNumberKind& kind,
   LabelNumbers numbers;
   for (const auto& [label, number] : json.items()) {
     Add(numbers, kind, where, label, number.is_number() ? number.get<double>() : NAN,
-        number.dump(-1, ' ', false, Json::error_handler_t::replace));
+        DumpJson(number));
   }
   return numbers;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lathe/core/hub/hub_names.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/support/optimizer_arguments.h"
 
 namespace lathe {
@@ -74,7 +75,7 @@ Json ChangedLength(const Arguments& a) {
 // In quotes, because it may be a space or the end of a line.
 Json ChangedDelimiter(const Arguments& a) {
   const Json value = Changed<&Arguments::text_column_delimiter, JoinsTexts>(a);
-  return value.is_null() ? value : Json(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return value.is_null() ? value : Json(DumpJson(value));
 }
 
 struct ArgumentRow {

@@ -13,6 +13,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/nearest_name.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -112,7 +113,7 @@ double FractionOf(const std::string& name, const std::string& value) {
   return number;
 }
 
-std::string NumberText(double value) { return nlohmann::json(value).dump(); }
+std::string NumberText(double value) { return DumpJson(nlohmann::json(value)); }
 std::string SwitchText(bool value) { return value ? "true" : "false"; }
 
 }  // namespace

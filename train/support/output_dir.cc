@@ -13,6 +13,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/card/model_card.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/support/run_errors.h"
@@ -241,7 +242,7 @@ void OutputDir::Write(const std::string& name, const std::string& contents) {
 
 void OutputDir::WriteJson(const std::string& name, const nlohmann::json& json, int indent) {
   // Texts may come from anywhere. A byte that is not UTF-8 must not cost the results.
-  Write(name, json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  Write(name, DumpJson(json, indent) + "\n");
 }
 
 }  // namespace lathe

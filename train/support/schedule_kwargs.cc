@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/base/nearest_name.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -97,7 +98,7 @@ ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::stri
   Json json;
   std::string problem;  // why parsing failed, e.g. a number that doesn't fit
   try {
-    json = Json::parse(text);
+    json = ParseJson(text);
   } catch (const Json::exception& e) {
     problem = ": " + WithoutTag(e.what());
   }
@@ -109,7 +110,7 @@ ScheduleOptions ParseScheduleKwargs(const std::string& schedule, const std::stri
     CheckName(schedule, name);
     if (!setters.at(name)(value)) {
       throw InvalidArgument("lr_scheduler_kwargs: \"" + name +
-                            "\" has the wrong type: " + value.dump());
+                            "\" has the wrong type: " + DumpJson(value));
     }
   }
   return options;

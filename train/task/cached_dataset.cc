@@ -11,9 +11,10 @@
 #include <utility>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_number.h"
 #include "lathe/core/checkpoint/sha256.h"
 #include "lathe/core/hub/hub_settings.h"
+#include "lathe/core/json/json_number.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/column_files/make_once.h"
 #include "lathe/data/datasets/dataset_file.h"
 #include "lathe/distributed/job/job.h"
@@ -154,8 +155,7 @@ CachedDataset::CachedDataset(const std::string& folder, const DataSplit& split,
       max_length_(max_length),
       known_(known),
       file_states_(SizesAndTimes(split.files)),
-      key_(KeyOf(split, config, options, tokenizer, max_length, known)
-               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)),
+      key_(DumpJson(KeyOf(split, config, options, tokenizer, max_length, known))),
       path_(folder + "/" + split.prefix + "-" + Sha256(key_).substr(0, 32) + ".h5") {}
 
 bool CachedDataset::Open() {

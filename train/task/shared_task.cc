@@ -11,6 +11,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/datasets/dataset_file.h"
 #include "lathe/data/datasets/row_file.h"
 #include "lathe/train/task/labels.h"
@@ -99,7 +100,7 @@ SharedTask::SharedTask(const Task& task) : fd_(memfd_create("lathe task", MFD_CL
                                {"train", Describe(task.train)},
                                {"validation", Describe(task.validation)},
                                {"test", Describe(task.test)}};
-  const std::string header = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string header = DumpJson(json);
   const uint64_t size = header.size();
   WriteAll(fd_, &size, sizeof size);
   WriteAll(fd_, header.data(), header.size());
@@ -128,7 +129,7 @@ void ReadSharedTask(const std::string& path, Task& task) {
   ReadAll(fd, &size, sizeof size, path);
   std::string header(size, '\0');
   ReadAll(fd, header.data(), header.size(), path);
-  const nlohmann::json json = nlohmann::json::parse(header);
+  const nlohmann::json json = ParseJson(header);
   task.labels = MakeLabelSet(static_cast<LabelKind>(json.at("kind").get<int>()), json.at("names"));
   task.text_columns = {json.at("first"), json.at("second")};
   task.columns = ParseTrainedColumns(json.at("columns"), path);

@@ -10,6 +10,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/support/progress.h"
 
 namespace lathe {
@@ -171,13 +172,13 @@ void WriteSelfTestReport(const SelfTestReport& report, const std::string& path) 
                      {"evaluated", report.evaluated},
                      {"logits", report.logits},
                      {"collectives", collectives}};
-  WriteFileAtomically(path, json.dump());
+  WriteFileAtomically(path, DumpJson(json));
 }
 
 SelfTestReport ReadSelfTestReport(const std::string& path) {
   const std::string text = ReadFile(path);
   try {
-    const Json json = Json::parse(text);
+    const Json json = ParseJson(text);
     SelfTestReport report;
     json.at("rank").get_to(report.rank);
     json.at("world_size").get_to(report.world_size);

@@ -11,7 +11,8 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
-#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe::cuda {
 namespace {
@@ -67,7 +68,7 @@ json ReadTuning(const std::string& path) {
   if (!std::filesystem::exists(path, ignored)) return empty;
   const std::string text = ReadFile(path);
   CheckJsonNesting(text, path);
-  const json tuning = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json tuning = ParseJsonOrDiscard(text);
   const auto format = tuning.is_object() ? tuning.find("format") : tuning.end();
   if (!tuning.is_object() || format == tuning.end() || !tuning.contains("systems") ||
       !tuning["systems"].is_object()) {
@@ -155,7 +156,7 @@ void GemmTuning::SaveLocked() {
     for (const auto& [key, tuned] : added) algorithms[key] = ToJson(tuned);
     std::error_code ignored;  // if it fails, the writing below gives the better error
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
-    WriteFileAtomically(path_, tuning.dump(1) + "\n");
+    WriteFileAtomically(path_, DumpJson(tuning, 1) + "\n");
   } catch (const Error& e) {
     Warn(e.message() + "; the results of tuning are not saved");
   } catch (const json::exception& e) {  // not UTF-8

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/models/encoders/post_norm_encoder.h"
 
 namespace lathe {
@@ -26,10 +27,10 @@ void ReadTerms(const PretrainedConfig& config, DisentangledLayerOptions& options
                            absl::SkipWhitespace());
   } else if (value.is_array()) {
     for (const nlohmann::json& term : value) {
-      terms.push_back(term.is_string() ? term.get<std::string>() : term.dump());
+      terms.push_back(term.is_string() ? term.get<std::string>() : DumpJson(term));
     }
   } else {
-    terms.push_back(value.dump());
+    terms.push_back(DumpJson(value));
   }
   for (const std::string& term : terms) {
     const std::string name(absl::StripAsciiWhitespace(term));

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "lathe/core/base/error.h"
-#include "lathe/core/base/json_nesting.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/checkpoint/manifest.h"
 #include "lathe/core/checkpoint/sha256.h"
+#include "lathe/core/json/json_nesting.h"
 #include "lathe/tests/fuzz/fuzzer.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "lathe/core/base/json_number.h"
+#include "lathe/core/json/json_number.h"
 
 #include <gtest/gtest.h>
 

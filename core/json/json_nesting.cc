@@ -1,4 +1,4 @@
-#include "lathe/core/base/json_nesting.h"
+#include "lathe/core/json/json_nesting.h"
 
 #include "lathe/core/base/error.h"
 
