@@ -17,9 +17,7 @@ namespace lathe {
 namespace {
 
 // Returns true if ops run on a GPU, not on the host or on the emulated device.
-bool OnGpu() {
-  return !CheckedDevice().is_cpu() && FindDeviceBackend()->DescribeBuild() != "emulated CUDA";
-}
+bool OnGpu() { return !CheckedDevice().is_cpu() && !IsCheckedDeviceEmulated(); }
 
 using Values = std::vector<double>;
 using OpFunction = std::function<Tensor(const Tensors&)>;
@@ -315,6 +313,10 @@ std::string WhyNoCheckedDevice() {
   DeviceBackend* backend = FindDeviceBackend();
   if (backend == nullptr) return "built without CUDA";
   return backend->Count() > 0 ? "" : "no GPU: " + backend->UnavailableReason();
+}
+
+bool IsCheckedDeviceEmulated() {
+  return !CheckedDevice().is_cpu() && FindDeviceBackend()->DescribeBuild() == "emulated CUDA";
 }
 
 bool HasCheckedDevice() { return !CheckedDevice().is_cpu() && WhyNoCheckedDevice().empty(); }

@@ -71,6 +71,8 @@ std::string WhyNoCheckedDevice();
 // Returns true if that device is not the host and can be used. Tests that need one are skipped
 // otherwise.
 bool HasCheckedDevice();
+// Returns true if that device is the emulated one, on which everything is slow.
+bool IsCheckedDeviceEmulated();
 
 // While it lives, products on devices repeat bit for bit.
 class DeterministicGemms {

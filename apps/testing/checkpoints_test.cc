@@ -14,10 +14,10 @@ namespace fs = std::filesystem;
 
 constexpr char kTimeout[] = "/usr/bin/timeout";
 
-// Returns how many kills a test makes: $LATHE_KILLS, or 30.
+// Returns how many kills a test makes: $LATHE_KILLS, or 15.
 int Kills() {
   const char* kills = std::getenv("LATHE_KILLS");
-  return kills == nullptr ? 30 : std::atoi(kills);
+  return kills == nullptr ? 15 : std::atoi(kills);
 }
 
 class CheckpointsTest : public LaunchedTest {

@@ -140,7 +140,7 @@ TEST_F(Sst2InProcesses, TheGoldenBert) {
 // A model of MiniLM's size, with dropout. It has fresh weights, because MiniLM's are not here.
 // Its steps take much longer than the golden BERT's, so there are fewer.
 TEST_F(Sst2InProcesses, MiniLM) {
-  steps_ = 20;
+  steps_ = 6;
   SetConfig({{"vocab_size", 30522},
              {"hidden_size", 384},
              {"num_hidden_layers", 6},

@@ -43,8 +43,16 @@ TEST_P(OnLinks, AnAllReduceTakesTheTimeOfItsBytes) {
   if (!network.works()) GTEST_SKIP() << "no network namespaces can be made here";
   const int n = std::accumulate(machines.begin(), machines.end(), 0);
   std::vector<int> machine_of;
-  for (int machine = 0; machine < num_machines; ++machine)
+  double least_seconds = 0;
+  for (int machine = 0; machine < num_machines; ++machine) {
     machine_of.resize(machine_of.size() + static_cast<size_t>(machines[machine]), machine);
+    // A machine owns the sums of its share of the data. First it sends what the others own and
+    // receives what it owns itself, from each of them. Then the sums travel the other way.
+    const double share = machines[machine] / static_cast<double>(n);
+    const double busiest = std::max(1 - share, share * (num_machines - 1));
+    least_seconds = std::max(least_seconds, 2 * kBytes * busiest / kBytesPerSecond);
+  }
+  const double limit = 1.3 * least_seconds;
   const auto results = RunProcesses(Environments(n, FreePort()), [&](ProcessEnvironment env) {
     env = PlacedOn(env, machines);
     env.master_addr = BridgedMachines::Address(0);
@@ -52,7 +60,8 @@ TEST_P(OnLinks, AnAllReduceTakesTheTimeOfItsBytes) {
     const auto group = JoinProcessGroup(env, {.timeout = std::chrono::seconds(60)});
     std::vector<float> data(static_cast<size_t>(kBytes / sizeof(float)));
     double seconds = 1e9, bytes = 0;
-    for (int trial = 0; trial < 3; ++trial) {  // other work may keep the machine busy
+    std::vector<float> too_slow = {1};                            // how many ranks
+    for (int trial = 0; trial < 3 && too_slow[0] > 0; ++trial) {  // the machine may be busy
       std::ranges::fill(data, static_cast<float>(env.rank));
       group->Barrier();
       const double before = BridgedMachines::BytesSent();
@@ -61,6 +70,8 @@ TEST_P(OnLinks, AnAllReduceTakesTheTimeOfItsBytes) {
       group->Barrier();
       seconds = std::min(seconds, std::chrono::duration<double>(Clock::now() - start).count());
       bytes = BridgedMachines::BytesSent() - before;
+      too_slow[0] = seconds < limit ? 0 : 1;
+      group->AllReduce(too_slow);
     }
     EXPECT_EQ(std::ranges::count(data, static_cast<float>(n * (n - 1) / 2)), std::ssize(data));
     std::ostringstream out;
@@ -68,22 +79,17 @@ TEST_P(OnLinks, AnAllReduceTakesTheTimeOfItsBytes) {
     return out.str();
   });
   ExpectAllWell(results);
-  double least_seconds = 0, seconds = 0, bytes = 0;
+  double seconds = 0, bytes = 0;
   for (int rank = 0; rank < n; ++rank) {
-    // A machine owns the sums of its share of the data.
     const double share = machines[machine_of[rank]] / static_cast<double>(n);
     const double least = kBytes * (1 - share + share * (num_machines - 1));
     std::istringstream(results[rank].said) >> seconds >> bytes;
     EXPECT_GT(bytes, least) << rank;
     EXPECT_LT(bytes, 1.06 * least) << rank;  // with the headers of packets
-    // First the machine sends what the others own and receives what it owns itself, from each of
-    // them. Then the sums travel the other way.
-    const double busiest = std::max(1 - share, share * (num_machines - 1));
-    least_seconds = std::max(least_seconds, 2 * kBytes * busiest / kBytesPerSecond);
   }
   std::cout << n << " ranks on " << num_machines << " machines: " << seconds << " s, "
             << 100 * least_seconds / seconds << " % of the busiest link\n";
-  EXPECT_LT(seconds, 1.3 * least_seconds);
+  EXPECT_LT(seconds, limit);
 }
 
 }  // namespace
