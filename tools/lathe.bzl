@@ -4,6 +4,17 @@ _COPTS = ["-Wall", "-Wextra", "-Wshadow", "-Werror", "-fopenmp"]
 # The ranks of a job compare their build ids to check that they run the same program.
 _LINKOPTS = ["-fopenmp", "-Wl,--build-id=sha1"]
 
+# How sources of tests are compiled. They need not be fast, and -O0 takes two thirds of the time.
+TEST_SOURCE_COPTS = _COPTS + ["-O0"]
+
+# Begins each source of a test with a header that is compiled once for all of them.
+_TEST_PRELUDE = Label("//tools/test_prelude")
+_INCLUDE_TEST_PRELUDE = ["-include", "/".join([
+    part
+    for part in ["$(BINDIR)", _TEST_PRELUDE.workspace_root, _TEST_PRELUDE.package, "test_prelude.h"]
+    if part
+])]
+
 def lathe_cc_library(name, copts = [], **kwargs):
     """A library whose headers are included as "lathe/<package>/<file>.h"."""
     native.cc_library(
@@ -28,14 +39,13 @@ def lathe_cc_binary(name, **kwargs):
 def lathe_cc_test(name, deps = [], copts = [], **kwargs):
     """A GoogleTest program with the library's main.
 
-    The libraries under test are compiled as they are for programs. The test's own source need not be fast: -O0 compiles
-    in two thirds of the time.
+    The libraries under test are compiled as they are for programs.
     """
     native.cc_test(
         name = name,
-        copts = _COPTS + ["-O0"] + copts,
+        copts = TEST_SOURCE_COPTS + _INCLUDE_TEST_PRELUDE + copts,
         linkopts = _LINKOPTS,
-        deps = deps + [Label("//tools/third_party:gtest_main")],
+        deps = deps + [_TEST_PRELUDE, Label("//tools/third_party:gtest_main")],
         visibility = ["//visibility:public"],
         **kwargs
     )
@@ -50,6 +60,17 @@ _ISA = {
 
 # All instruction set levels.
 CPU_LEVELS = _ISA.keys()
+
+def _test_cases(name, srcs, deps):
+    """A library of test cases, which several programs link."""
+    lathe_cc_library(
+        name = name,
+        testonly = True,
+        srcs = srcs,
+        alwayslink = True,
+        copts = ["-O0"] + _INCLUDE_TEST_PRELUDE,
+        deps = deps + [_TEST_PRELUDE, Label("//tools/third_party:gtest")],
+    )
 
 def lathe_cpu_kernels(name, srcs, hdrs, deps):
     """Compiles kernel sources once for each instruction set level, with LATHE_ISA set to the level.
@@ -124,12 +145,10 @@ def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], pro
       env: For all programs, as in cc_test.
       **kwargs: The same.
     """
-    lathe_cc_library(
+    _test_cases(
         name = name + "_cases",
-        testonly = True,
         srcs = srcs,
-        alwayslink = True,
-        deps = deps + [Label("//tools/third_party:gtest")],
+        deps = deps,
     )
     for key, where, backend, more_env in [
         ("gpu", "gpu", [Label("//core:cuda")] + gpu, {}),
@@ -164,11 +183,9 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
       The name.
     """
     for test in [name] + more_tests + host_tests:
-        lathe_cc_library(
+        _test_cases(
             name = "ops/%s_cases" % test,
-            testonly = True,
             srcs = ["ops/%s_test.cc" % test],
-            alwayslink = True,
             deps = [
                 ":ops",
                 Label("//core/base:working_memory"),
