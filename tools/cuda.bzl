@@ -5,11 +5,11 @@ load(":lathe.bzl", "lathe_cc_library")
 
 def _cuda_objects_impl(ctx):
     compilation = cc_common.merge_cc_infos(direct_cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
-    arguments = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "--extended-lambda", "-Xcompiler=-fPIC,-Wall,-Wno-unknown-pragmas", "-DNDEBUG"]
+    arguments = ["-std=c++20", "--expt-relaxed-constexpr", "--extended-lambda", "-Xcompiler=-fPIC,-Wall,-Wno-unknown-pragmas", "-DNDEBUG"]
 
     # Code that nothing runs compiles in a quarter of the time without optimization.
-    if ctx.attr.only_device_code_for or ctx.var.get("lathe_kernels") == "unoptimized":
-        arguments.append("-Xcicc=-O0")
+    unoptimized = ctx.attr.only_device_code_for or ctx.var.get("lathe_kernels") == "unoptimized"
+    arguments += ["-O0", "-Xcicc=-O0"] if unoptimized else ["-O3"]
     if ctx.attr.only_device_code_for:
         arguments += ["-cubin", "-arch=sm_" + ctx.attr.only_device_code_for]
     else:
