@@ -119,6 +119,9 @@ def lathe_level_tests(name, test):
             data = [test],
         )
 
+# Tags of the program for the emulated device that runs what another runs under AddressSanitizer. It serves debuggers.
+PLAIN_EMULATED_TAGS = ["manual"]
+
 # How kernels that the emulator runs are compiled for AddressSanitizer, as with --config=asan in .bazelrc.
 ASAN_COPTS = ["-O1", "-fsanitize=address", "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized"]
 
@@ -132,7 +135,8 @@ def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], pro
     """Runs the same cases on a GPU (<name>_gpu_test, skipped where there is none) and on the emulated device.
 
     The cases are compiled once, as <name>_cases. The other programs are <name>_emulated_test, and
-    <name>_emulated_asan_test, whose kernels run in reverse order under AddressSanitizer.
+    <name>_emulated_asan_test, whose kernels run in reverse order under AddressSanitizer. If there are both, //... has
+    only the second.
 
     Args:
       name: Begins the names of the targets.
@@ -159,6 +163,7 @@ def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], pro
             lathe_cc_test(
                 name = "%s_%s_test" % (name, where),
                 linkstatic = True,
+                tags = PLAIN_EMULATED_TAGS if key == "emulated" and "asan" in programs else [],
                 deps = [":%s_cases" % name] + both + backend,
                 env = dict(env, **more_env),
                 **kwargs
@@ -170,7 +175,8 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
     The op is ops/<name>.h and ops/<name>.cc; ops/<name>_test.cc tests it. Its kernels are found where they are:
     cpu/*.cc, cuda/*.cu and the headers of their tables. The same cases are linked into four programs, which run them
     on the host, on a GPU (ops/<name>_gpu_test, skipped where there is none), on the emulated device
-    (ops/<name>_emulated_test), and there in reverse order under AddressSanitizer (ops/<name>_emulated_asan_test).
+    (ops/<name>_emulated_test, which //... leaves out), and there in reverse order under AddressSanitizer
+    (ops/<name>_emulated_asan_test).
 
     Args:
       name: The op's name. It may have a folder, as in "norm/rms_norm".
@@ -203,15 +209,16 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
         if levels:
             lathe_level_tests(name = "ops/%s_test" % test, test = ":ops/%s_test" % test)
     for test in [name] + more_tests:
-        for where, backend, env in [
-            ("gpu", ":cuda", {}),
-            ("emulated", Label("//tests/emulator:cuda"), {}),
-            ("emulated_asan", Label("//tests/emulator:cuda_asan"), ASAN_ENV),
+        for where, backend, env, tags in [
+            ("gpu", ":cuda", {}, []),
+            ("emulated", Label("//tests/emulator:cuda"), {}, PLAIN_EMULATED_TAGS),
+            ("emulated_asan", Label("//tests/emulator:cuda_asan"), ASAN_ENV, []),
         ]:
             lathe_cc_test(
                 name = "ops/%s_%s_test" % (test, where),
                 env = env,
                 linkstatic = True,
+                tags = tags,
                 deps = [
                     ":ops/%s_cases" % test,
                     backend,
