@@ -3,8 +3,8 @@
 # a small site. The scripts must find each of them.
 set -euo pipefail
 
-script=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/docs_test.sh")
-root=$(dirname "$(dirname "$script")")
+script_under_test=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/docs_test.sh")
+root=$(dirname "$(dirname "$script_under_test")")
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 failed=0
@@ -20,7 +20,7 @@ fresh() {
 # check WHAT EXPECTED: the script finds a fault and says EXPECTED, or finds none if EXPECTED is empty.
 check() {
   local what=$1 expected=$2 output status=0
-  output=$("$script" "$tree" 2>&1) || status=$?
+  output=$("$script_under_test" "$tree" 2>&1) || status=$?
   if [ -z "$expected" ]; then
     [ "$status" -eq 0 ] && return
   else
@@ -31,48 +31,74 @@ check() {
   failed=1
 }
 
-# fault FILE SED-SCRIPT EXPECTED: the sed script, which must change the file, plants the fault.
-fault() {
-  fresh
+# plant FILE SED-SCRIPT: the sed script, which must change the file, plants a fault.
+plant() {
+  cp "$tree/$1" "$tree/before"
   sed -i -E "$2" "$tree/$1"
-  if cmp -s "$root/$1" "$tree/$1"; then
+  if cmp -s "$tree/before" "$tree/$1"; then
     echo "FAILED: $2 changes nothing in $1"
     failed=1
-    return
   fi
+  rm "$tree/before"
+}
+
+# fault FILE SED-SCRIPT EXPECTED: plants a fault in a fresh tree.
+fault() {
+  fresh
+  plant "$1" "$2"
   check "$2 in $1" "$3"
+}
+
+# faults: plants all in one fresh tree. Standard input has a line for each: FILE, SED-SCRIPT and EXPECTED, with tabs between.
+faults() {
+  local file script expected output status=0 all=()
+  fresh
+  while IFS=$'\t' read -r file script expected; do
+    plant "$file" "$script"
+    all+=("$expected")
+  done
+  output=$("$script_under_test" "$tree" 2>&1) || status=$?
+  for expected in "${all[@]}"; do
+    if [ "$status" -ne 1 ] || ! grep -qF -- "$expected" <<<"$output"; then
+      echo "FAILED: exit code $status, \"$expected\" was expected:"
+      echo "$output"
+      failed=1
+    fi
+  done
 }
 
 fresh
 check "the repository's own pages" ""
 
-fault README.md 's,\(docs/gpus\.md\),(docs/gpu.md),' "a link to docs/gpu.md, which is not there"
-fault README.md 's,docs/training\.md#use-from-c,docs/training.md#from-c,' "which has no such heading"
-fault CONTRIBUTING.md 's,//core:ops/losses_test,//core:ops/loss_test,' "//core:ops/loss_test: no such test"
-fault docs/extending/op.md 's,losses_test_v2,shape_test_v2,' "//core:ops/shape_test_v2: no such test"
-fault CONTRIBUTING.md 's,tests/emulator,tests/emulators,' "tests/emulators does not exist"
-fault README.md 's,--num_train_epochs,--train_epochs,' "no program in apps/ has the flag --train_epochs"
-
-fault README.md 's,^(.*finetune .*)--save_strategy,\1--save_strategies,' "no program in apps/ has the flag --save_strategies"
-fault docs/training.md 's,^(\| `--)logging_steps,\1loging_steps,' "no program in apps/ has the flag --loging_steps"
-fault docs/environment.md 's,LATHE_JOB_ID,LATHE_JOB_IDS,' "docs/environment.md: nothing reads LATHE_JOB_IDS"
-fault docs/environment.md 's,`COLUMNS`,columns,' "docs/environment.md does not name COLUMNS, which is read"
-fault docs/environment.md 's,`LC_ALL`,`LC_ALLE`,' "docs/environment.md does not name LC_ALL, which is read"
-fault docs/environment.md 's,`LATHE_CUDA_ARCHS`,archs,' "docs/environment.md does not name LATHE_CUDA_ARCHS, which is read"
-fault docs/architecture.md 's,^(\| op \|.*),\1\n\1,' "the glossary has 31 terms, more than 30"
-fault docs/architecture.svg 's, loading/,,' "docs/architecture.svg names other folders than data/ has"
-fault docs/architecture.svg 's, loading/, loading/ loaders/,' "docs/architecture.svg names other folders than data/ has"
-fault docs/architecture.md 's,`loading/`,`loaders/`,' "docs/architecture.md names other folders than data/ has"
+# Links, paths, flags (of scripts: in a line of prose, in a block, on a continued line, of a script in Python), variables.
+faults <<'END'
+README.md	s,\(docs/gpus\.md\),(docs/gpu.md),	a link to docs/gpu.md, which is not there
+README.md	s,docs/training\.md#use-from-c,docs/training.md#from-c,	which has no such heading
+CONTRIBUTING.md	s,//core:ops/losses_test,//core:ops/loss_test,	//core:ops/loss_test: no such test
+docs/extending/op.md	s,losses_test_v2,shape_test_v2,	//core:ops/shape_test_v2: no such test
+CONTRIBUTING.md	s,tests/emulator,tests/emulators,	tests/emulators does not exist
+README.md	s,--num_train_epochs,--train_epochs,	no program in apps/ has the flag --train_epochs
+README.md	s,^(.*finetune .*)--save_strategy,\1--save_strategies,	no program in apps/ has the flag --save_strategies
+docs/training.md	s,^(\| `--)logging_steps,\1loging_steps,	no program in apps/ has the flag --loging_steps
+docs/environment.md	s,LATHE_JOB_ID,LATHE_JOB_IDS,	docs/environment.md: nothing reads LATHE_JOB_IDS
+docs/environment.md	s,`COLUMNS`,columns,	docs/environment.md does not name COLUMNS, which is read
+docs/environment.md	s,`LC_ALL`,`LC_ALLE`,	docs/environment.md does not name LC_ALL, which is read
+docs/environment.md	s,`LATHE_CUDA_ARCHS`,archs,	docs/environment.md does not name LATHE_CUDA_ARCHS, which is read
+docs/architecture.md	s,^(\| op \|.*),\1\n\1,	the glossary has 31 terms, more than 30
+docs/architecture.svg	s, loading/,,	docs/architecture.svg names other folders than data/ has
+README.md	s,quickstart\.sh --model,quickstart.sh --models,	README.md: tools/quickstart.sh does not take --models
+docs/hi.md	s,test\.sh --levels,test.sh --level,	docs/hi.md: tools/test.sh does not take --level
+CONTRIBUTING.md	s,test\.sh --sanitizers,test.sh --sanitizer,	tools/test.sh does not take --sanitizer
+docs/gpu_results.md	s,^( +)--with ,\1--along ,	tools/bundle.sh does not take --along
+docs/performance.md	s,--tokenizer DIR,--tokenizers DIR,	compare_tokenizers.py does not take --tokenizers
+docs/performance.md	s,(bench\.sh +)--benchmark_filter,\1--filter,	tools/bench.sh does not take --filter
+END
+faults <<'END'
+docs/architecture.svg	s, loading/, loading/ loaders/,	docs/architecture.svg names other folders than data/ has
+docs/architecture.md	s,`loading/`,`loaders/`,	docs/architecture.md names other folders than data/ has
+END
 
 fault README.md 's,$, and so on and so forth,' "bytes, more than 7000"
-
-# Flags of scripts: in a line of prose, in a block, on a continued line, of a script in Python.
-fault README.md 's,quickstart\.sh --model,quickstart.sh --models,' "README.md: tools/quickstart.sh does not take --models"
-fault docs/hi.md 's,test\.sh --levels,test.sh --level,' "docs/hi.md: tools/test.sh does not take --level"
-fault CONTRIBUTING.md 's,test\.sh --sanitizers,test.sh --sanitizer,' "tools/test.sh does not take --sanitizer"
-fault docs/gpu_results.md 's,^( +)--with ,\1--along ,' "tools/bundle.sh does not take --along"
-fault docs/performance.md 's,--tokenizer DIR,--tokenizers DIR,' "compare_tokenizers.py does not take --tokenizers"
-fault docs/performance.md 's,(bench\.sh +)--benchmark_filter,\1--filter,' "tools/bench.sh does not take --filter"
 
 # The loop: a page that goes its own way, an example that does, and another order.
 fault examples/README.md 's,optimizer\.ZeroGrad\(\);,optimizer.Clear();,' "examples/README.md: the loop's \"optimizer.Clear();\" is not in examples/table_mlp.cc"
