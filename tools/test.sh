@@ -88,9 +88,6 @@ fi
 
 took "kernels for sm_80"
 
-# No result may depend on the order of a kernel's blocks and threads. So among all tests below the emulator runs the
-# kernels in reverse order (under AddressSanitizer), whole models in forward order, and training steps in a shuffled one,
-# too. With --sanitizers it runs all of them in a shuffled order.
 # run_each "LABELS" BAZEL_OPTION...: runs these tests, and counts each as one case.
 run_each() {
   local labels=$1 label
@@ -187,6 +184,9 @@ run_tests() {
 }
 
 took "building everything"
+# No result may depend on the order of a kernel's blocks and threads. So the emulator runs training steps in a shuffled
+# order here, and among all tests below the kernels in reverse order (under AddressSanitizer) and whole models forward.
+# With --sanitizers it has run the kernels in a shuffled order, too.
 run_each "//tests/emulator:checks_test //tests/emulator:device_test //tests:training_on_device_emulated_test
   //tests:accelerator_on_device_emulated_test" --test_env=LATHE_EMULATOR_ORDER=7
 took "emulated training in a shuffled order"

@@ -1,5 +1,6 @@
 // JSON as text, and back. The JSON library's own parse() and dump() take seconds to compile in each
-// source that calls them, so Lathe's libraries call these.
+// source that calls them. So Lathe's libraries call these, unless they look at each event of the
+// parser, or refuse a text that is not UTF-8.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
