@@ -1,38 +1,57 @@
 """Rules for Lathe's own C++ targets: warnings, OpenMP and the `lathe/` include prefix in one place."""
 
-_COPTS = ["-Wall", "-Wextra", "-Wshadow", "-Werror", "-fopenmp"]
+SOURCE_COPTS = ["-Wall", "-Wextra", "-Wshadow", "-Werror", "-fopenmp"]
+
 # The ranks of a job compare their build ids to check that they run the same program.
 _LINKOPTS = ["-fopenmp", "-Wl,--build-id=sha1"]
 
 # How sources of tests are compiled. They need not be fast, and -O0 takes two thirds of the time.
-TEST_SOURCE_COPTS = _COPTS + ["-O0"]
+TEST_SOURCE_COPTS = SOURCE_COPTS + ["-O0"]
 
-# Begins each source of a test with a header that is compiled once for all of them.
-_TEST_PRELUDE = Label("//tools/test_prelude")
-_INCLUDE_TEST_PRELUDE = ["-include", "/".join([
-    part
-    for part in ["$(BINDIR)", _TEST_PRELUDE.workspace_root, _TEST_PRELUDE.package, "test_prelude.h"]
-    if part
-])]
+# Headers with which sources begin, and which are compiled once for all of them.
+_PRELUDE = Label("//tools/prelude")
+_TEST_PRELUDE = Label("//tools/prelude:test_prelude")
 
-def lathe_cc_library(name, copts = [], **kwargs):
-    """A library whose headers are included as "lathe/<package>/<file>.h"."""
+# From a compiled header, GCC warns of what inlined functions of the standard library seem to do, which it keeps to itself
+# otherwise. GCC 12 is wrong about strings that are moved.
+_PRELUDE_COPTS = ["-Wno-array-bounds", "-Wno-restrict", "-Wno-stringop-overflow", "-Wno-stringop-overread"]
+
+def _include(prelude):
+    """The options for a source that begins with a header of tools/prelude."""
+    folders = ["$(BINDIR)", prelude.workspace_root, prelude.package]
+    return ["-include", "/".join([folder for folder in folders if folder] + [prelude.name + ".h"])]
+
+def lathe_cc_library(name, copts = [], deps = [], prelude = None, **kwargs):
+    """A library whose headers are included as "lathe/<package>/<file>.h".
+
+    Args:
+      name: The library's name.
+      copts: More options for the compiler.
+      deps: What its sources include.
+      prelude: The header of tools/prelude with which its sources begin, compiled with the same options. False for none.
+        By default it is the libraries' if `copts` is empty.
+      **kwargs: As in cc_library.
+    """
+    if prelude == None and not copts:
+        prelude = _PRELUDE
     native.cc_library(
         name = name,
-        copts = _COPTS + copts,
+        copts = SOURCE_COPTS + (_include(prelude) + _PRELUDE_COPTS if prelude else []) + copts,
         include_prefix = "lathe",
         strip_include_prefix = "/",
         linkopts = _LINKOPTS,
         visibility = ["//visibility:public"],
+        deps = deps + ([prelude] if prelude else []),
         **kwargs
     )
 
-def lathe_cc_binary(name, **kwargs):
+def lathe_cc_binary(name, deps = [], **kwargs):
     native.cc_binary(
         name = name,
-        copts = _COPTS,
+        copts = SOURCE_COPTS + _include(_PRELUDE) + _PRELUDE_COPTS,
         linkopts = _LINKOPTS,
         visibility = ["//visibility:public"],
+        deps = deps + [_PRELUDE],
         **kwargs
     )
 
@@ -43,7 +62,7 @@ def lathe_cc_test(name, deps = [], copts = [], **kwargs):
     """
     native.cc_test(
         name = name,
-        copts = TEST_SOURCE_COPTS + _INCLUDE_TEST_PRELUDE + copts,
+        copts = TEST_SOURCE_COPTS + _include(_TEST_PRELUDE) + copts,
         linkopts = _LINKOPTS,
         deps = deps + [_TEST_PRELUDE, Label("//tools/third_party:gtest_main")],
         visibility = ["//visibility:public"],
@@ -68,8 +87,9 @@ def _test_cases(name, srcs, deps):
         testonly = True,
         srcs = srcs,
         alwayslink = True,
-        copts = ["-O0"] + _INCLUDE_TEST_PRELUDE,
-        deps = deps + [_TEST_PRELUDE, Label("//tools/third_party:gtest")],
+        copts = ["-O0"],
+        prelude = _TEST_PRELUDE,
+        deps = deps + [Label("//tools/third_party:gtest")],
     )
 
 def lathe_cpu_kernels(name, srcs, hdrs, deps):
@@ -91,7 +111,7 @@ def lathe_cpu_kernels(name, srcs, hdrs, deps):
             name = "%s_v%d" % (name, level),
             srcs = srcs,
             # -Wno-psabi: vectors wider than a register pass between inlined functions only.
-            copts = _COPTS + flags + ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-DLATHE_ISA=%d" % level],
+            copts = SOURCE_COPTS + flags + ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-DLATHE_ISA=%d" % level],
             visibility = ["//visibility:public"],
             deps = [name + "_headers"],
             alwayslink = True,

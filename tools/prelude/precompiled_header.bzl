@@ -39,7 +39,7 @@ def _precompiled_header_impl(ctx):
             action_name = CPP_COMPILE_ACTION_NAME,
             variables = variables,
         ),
-        inputs = depset([ctx.file.header], transitive = [toolchain.all_files]),
+        inputs = depset([ctx.file.header] + ctx.files.included, transitive = [toolchain.all_files]),
         outputs = [compiled],
         mnemonic = "PrecompileHeader",
         progress_message = "Compiling the header %s" % ctx.file.header.short_path,
@@ -52,6 +52,8 @@ precompiled_header = rule(
         "copts": attr.string_list(),
         # The compiler finds what this rule makes beside it, so it must be a generated file of the same package.
         "header": attr.label(allow_single_file = [".h"], mandatory = True),
+        # Headers beside it that it includes.
+        "included": attr.label_list(allow_files = [".h"]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],
