@@ -11,6 +11,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/checkpoint_folder.h"
 #include "lathe/core/checkpoint/state_dict.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/accelerator_testing.h"
 
 namespace lathe {
@@ -70,7 +71,7 @@ std::string Loop(const LoopOptions& options) {
         if (std::ssize(losses.values) == options.save_at) accelerator.SaveState(options.save_to);
       }
     }
-    std::string text = nlohmann::json(losses.values).dump();
+    std::string text = DumpJson(nlohmann::json(losses.values));
     for (const float w : model.weight.ToVector<float>()) text += " " + ExactText(w);
     return text;
   });
@@ -172,7 +173,7 @@ TEST(AcceleratorStateTest, AnyNumberOfRanksReadsIt) {
   const std::string one = Loop({.ranks = 1, .load_from = Folder("state"), .width = kWidth});
   const std::string three = Loop({.ranks = 3, .load_from = Folder("state"), .width = kWidth});
   const auto losses = [](const std::string& said) {
-    return nlohmann::json::parse(said.substr(0, said.find(']') + 1)).get<std::vector<double>>();
+    return ParseJson(said.substr(0, said.find(']') + 1)).get<std::vector<double>>();
   };
   const std::vector<double> expected = losses(whole);
   for (const std::string& said : {one, three}) {

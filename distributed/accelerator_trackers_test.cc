@@ -7,6 +7,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/accelerator_testing.h"
 
 namespace lathe {
@@ -19,9 +20,9 @@ using Json = nlohmann::json;
 class Notes : public Tracker {
  public:
   std::string name() const override { return "notes"; }
-  void Start(const Json& hyperparameters) override { text += "start " + hyperparameters.dump(); }
+  void Start(const Json& hyperparameters) override { text += "start " + DumpJson(hyperparameters); }
   void Log(const Json& values, std::optional<int64_t> step) override {
-    text += "; " + values.dump() + (step ? " at " + std::to_string(*step) : "");
+    text += "; " + DumpJson(values) + (step ? " at " + std::to_string(*step) : "");
   }
   void Finish() override { text += "; end"; }
   std::string text;

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <utility>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/examples/example_testing.h"
 
 namespace lathe {
@@ -60,7 +61,7 @@ TEST_F(TextProgramsTest, DistillBert) {
   nlohmann::json config = ReadJson("model/config.json");
   config.update({{"hidden_size", 8}, {"num_hidden_layers", 1}, {"intermediate_size", 16}});
   std::filesystem::create_directories(Path("student"));
-  Write("student/config.json", config.dump());
+  Write("student/config.json", DumpJson(config));
   Check({"examples/distill_bert", Path("out"), Path("student"), Path("train.csv"), Path("dev.csv"),
          Path("distilled")},
         0.9, 1e-4);

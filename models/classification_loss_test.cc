@@ -6,6 +6,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -35,7 +36,7 @@ TEST(ClassificationLossTest, EqualsPyTorchs) {
   const int64_t rows = Golden().at("rows"), classes = Golden().at("classes");
   ASSERT_GE(Golden().at("cases").size(), 13u);
   for (const Json& of : Golden().at("cases")) {
-    SCOPED_TRACE(of.dump().substr(0, 90));
+    SCOPED_TRACE(DumpJson(of).substr(0, 90));
     Tensor logits = Floats(of.at("logits")).Reshape({rows, classes}).SetRequiresGrad(true);
     LossOptions options = {.label_smoothing = of.at("label_smoothing"),
                            .focal_gamma = of.at("focal_gamma")};

@@ -11,6 +11,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/nn/layers.h"
@@ -53,9 +54,9 @@ std::unique_ptr<Optimizer> MakeOptimizer(const json& c, std::vector<ParameterGro
 }
 
 TEST(OptimizerTest, UpdatesEqualPyTorch) {
-  const json golden = json::parse(ReadFile("optim/testdata/optim_golden.json"));
+  const json golden = ParseJson(ReadFile("optim/testdata/optim_golden.json"));
   for (const json& c : golden["optimizers"]) {
-    SCOPED_TRACE(c["optimizer"].get<std::string>() + " " + c["options"].dump());
+    SCOPED_TRACE(c["optimizer"].get<std::string>() + " " + DumpJson(c["options"]));
     const bool no_decay_bias = c["no_decay_bias"];
     const Parameter weight = MakeParameter("weight", c["weight"], {3, 5});
     const Parameter bias = MakeParameter("bias", c["bias"], {5}, !no_decay_bias);

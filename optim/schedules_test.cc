@@ -6,6 +6,7 @@
 #include <set>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 const json& Golden() {
-  static const json golden = json::parse(ReadFile("optim/testdata/optim_golden.json"));
+  static const json golden = ParseJson(ReadFile("optim/testdata/optim_golden.json"));
   return golden;
 }
 
@@ -70,7 +71,7 @@ TEST(SchedulesTest, RatesEqualTransformers) {
   std::set<std::string> seen = {"reduce_lr_on_plateau"};
   for (const json& c : Golden()["schedules"]) {
     const std::string name = c["name"];
-    SCOPED_TRACE(name + " " + c["options"].dump() + " " + c["num_warmup_steps"].dump());
+    SCOPED_TRACE(name + " " + DumpJson(c["options"]) + " " + DumpJson(c["num_warmup_steps"]));
     seen.insert(name);
     ScheduleOptions options = OptionsOf(c["options"]);
     options.num_warmup_steps = c["num_warmup_steps"];
@@ -91,7 +92,7 @@ TEST(SchedulesTest, RatesEqualTransformers) {
 
 TEST(SchedulesTest, PlateauEqualsPyTorch) {
   for (const json& c : Golden()["plateaus"]) {
-    SCOPED_TRACE(c["options"].dump());
+    SCOPED_TRACE(DumpJson(c["options"]));
     SGD optimizer = MakeOptimizer(c["lr"]);
     auto scheduler = GetScheduler("reduce_lr_on_plateau", optimizer, OptionsOf(c["options"]));
     for (size_t i = 0; i < c["metrics"].size(); ++i) {

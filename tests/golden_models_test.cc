@@ -13,6 +13,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/models/architecture.h"
 #include "lathe/models/bert/bert.h"
@@ -84,7 +85,7 @@ class GoldenModel : public testing::TestWithParam<fs::path> {
   GoldenModel()
       : golden_(GetParam() / "golden.safetensors"),
         model_(AutoModelForSequenceClassification::FromPretrained(GetParam())) {
-    const nlohmann::json meta = nlohmann::json::parse(ReadFile(GetParam() / "meta.json"));
+    const nlohmann::json meta = ParseJson(ReadFile(GetParam() / "meta.json"));
     for (const auto& name : meta["gradients"]["zero"]) zero_.push_back(name);
     other_seed_ = meta.value("seed", 1) != 1 || meta.value("scale", "small") != "small";
     model_->Train();

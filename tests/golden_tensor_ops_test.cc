@@ -10,6 +10,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/ops/ops.h"
 #include "lathe/tests/check_op.h"
 
@@ -107,7 +108,7 @@ TEST(GoldenTensorOps, AsPyTorch) {
     const std::string name = made["op"];
     const bool is_narrow = made["dtype"] == "bfloat16";
     SCOPED_TRACE(name + " " + made["dtype"].get<std::string>() + " case " +
-                 std::to_string(cases[name]++) + " " + made["arguments"].dump());
+                 std::to_string(cases[name]++) + " " + DumpJson(made["arguments"]));
     Tensors inputs, others;
     for (const Json& x : made["inputs"]) {
       inputs.push_back(TensorOf(x, is_narrow ? DType::kBF16 : DType::kF32).To(OpDevice()));

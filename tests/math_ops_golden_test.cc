@@ -14,6 +14,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/ops.h"
 #include "lathe/tests/check_op.h"
@@ -241,7 +242,7 @@ TEST(MathOpsGolden, EqualsPyTorchs) {
   ASSERT_GE(golden.at("cases").size(), 200u);
   std::set<std::string> seen;
   for (const Json& of : golden.at("cases")) {
-    SCOPED_TRACE(of.dump().substr(0, 200));
+    SCOPED_TRACE(DumpJson(of).substr(0, 200));
     seen.insert(of.at("op").get<std::string>());
     RunCase(of);
   }

@@ -15,6 +15,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/batch_passes.h"
 #include "lathe/models/pretrained.h"
 #include "lathe/optim/optimizer.h"
@@ -37,7 +38,7 @@ std::map<std::string, nlohmann::json> Families() {
     }
     std::ranges::sort(cases);
     for (const fs::path& dir : cases) {
-      nlohmann::json config = nlohmann::json::parse(ReadFile(dir / "config.json"));
+      nlohmann::json config = ParseJson(ReadFile(dir / "config.json"));
       for (const char* key : {"problem_type", "id2label", "label2id"}) config.erase(key);
       families[config.at("model_type")] = config;
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/ops/create/create.h"
 #include "lathe/core/ops/print/tensor_text.h"
 
@@ -54,7 +55,8 @@ TEST(TensorTextGolden, EqualsNumPys) {
   const Json golden = Json::parse(ReadFile("tests/golden/printing.json"));
   ASSERT_GE(golden.at("cases").size(), 250u);
   for (const Json& of : golden.at("cases")) {
-    EXPECT_EQ(ToString(TensorOf(of)), of.at("text").get<std::string>()) << of.dump().substr(0, 200);
+    EXPECT_EQ(ToString(TensorOf(of)), of.at("text").get<std::string>())
+        << DumpJson(of).substr(0, 200);
   }
 }
 

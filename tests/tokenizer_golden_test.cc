@@ -12,6 +12,7 @@
 #include <set>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/tokenizer.h"
 
 namespace lathe {
@@ -31,7 +32,7 @@ bool CheckLine(const Tokenizer& tokenizer, const Json& line) {
   const int64_t max_length = line["max_length"].is_null() ? 0 : line["max_length"].get<int64_t>();
   const Encoding encoding = tokenizer.Encode(text, pair, max_length);
   const auto ids = line["input_ids"].get<std::vector<int32_t>>();
-  EXPECT_EQ(encoding.input_ids, ids) << line["tokens"].dump();
+  EXPECT_EQ(encoding.input_ids, ids) << DumpJson(line["tokens"]);
   const Json& golden_types = line["token_type_ids"];
   const auto types = golden_types.is_null() ? std::vector<int32_t>(ids.size())
                                             : golden_types.get<std::vector<int32_t>>();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/model.h"
 #include "lathe/data/tokenizers/normalizer.h"
@@ -25,7 +26,7 @@ void ForCases(const std::string& kind, Check check) {
   int num_cases = 0;
   const Json file = Json::parse(in);
   for (const Json& entry : file.at(kind)) {
-    SCOPED_TRACE(entry.at("json").dump().substr(0, 300));
+    SCOPED_TRACE(DumpJson(entry.at("json")).substr(0, 300));
     const auto part = check(entry.at("json"));
     for (const Json& one_case : entry.at("cases")) {
       part(one_case);
@@ -38,7 +39,7 @@ void ForCases(const std::string& kind, Check check) {
 TEST(TokenizerPartsTest, Normalizers) {
   ForCases("normalizers", [](const Json& json) {
     return [normalizer = NormalizerFromJson(json)](const Json& one_case) {
-      EXPECT_EQ(normalizer(one_case[0]), one_case[1].get<std::string>()) << one_case.dump();
+      EXPECT_EQ(normalizer(one_case[0]), one_case[1].get<std::string>()) << DumpJson(one_case);
     };
   });
 }
@@ -51,7 +52,7 @@ TEST(TokenizerPartsTest, PreTokenizers) {
                     [&](std::string_view word) { words.emplace_back(word); });
       auto expected = one_case[1].get<std::vector<std::string>>();
       std::erase(expected, "");
-      EXPECT_EQ(words, expected) << one_case.dump();
+      EXPECT_EQ(words, expected) << DumpJson(one_case);
     };
   });
 }
@@ -64,11 +65,11 @@ TEST(TokenizerPartsTest, Models) {
         std::vector<int32_t> ids;
         if (one_case[1].is_null()) {  // `tokenizers` refuses the word
           EXPECT_THROW(model->Encode(one_case[0].get<std::string>(), &ids), Error)
-              << one_case.dump();
+              << DumpJson(one_case);
           continue;
         }
         model->Encode(one_case[0].get<std::string>(), &ids);
-        EXPECT_EQ(ids, one_case[1].get<std::vector<int32_t>>()) << one_case.dump();
+        EXPECT_EQ(ids, one_case[1].get<std::vector<int32_t>>()) << DumpJson(one_case);
       }
     };
   });
@@ -78,16 +79,16 @@ TEST(TokenizerPartsTest, WholeTokenizers) {
   ForCases("tokenizers", [](const Json& json) {
     const std::string config = R"({"model_input_names": ["input_ids", "token_type_ids"]})";
     std::shared_ptr<Tokenizer> tokenizer = TokenizerFromContents(
-        "dir", {{"tokenizer.json", json.dump()}, {"tokenizer_config.json", config}}, "");
+        "dir", {{"tokenizer.json", DumpJson(json)}, {"tokenizer_config.json", config}}, "");
     return [tokenizer](const Json& one_case) {
       std::optional<std::string> pair;
       if (!one_case[1].is_null()) {
         pair = one_case[1].get<std::string>();
       }
       const Encoding encoding = tokenizer->Encode(one_case[0].get<std::string>(), pair);
-      EXPECT_EQ(encoding.input_ids, one_case[2].get<std::vector<int32_t>>()) << one_case.dump();
+      EXPECT_EQ(encoding.input_ids, one_case[2].get<std::vector<int32_t>>()) << DumpJson(one_case);
       EXPECT_EQ(encoding.token_type_ids, one_case[3].get<std::vector<int32_t>>())
-          << one_case.dump();
+          << DumpJson(one_case);
     };
   });
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/support/interrupt.h"
 #include "lathe/train/trainer_runs_testing.h"
 
@@ -105,7 +106,7 @@ TEST(TrainerBestModelTest, ABestWithoutACheckpointIsTold) {
     Remove("untold");
     TrainAndLook(Arguments("untold", change), 1, {});
     const std::string checkpoint = Folder("untold") + "/checkpoint-16";
-    nlohmann::json state = nlohmann::json::parse(ReadFile(checkpoint + "/trainer_state.json"));
+    nlohmann::json state = ParseJson(ReadFile(checkpoint + "/trainer_state.json"));
     state["best_global_step"] = 6;
     state["best_metric"] = 0;  // better than all that come
     state["best_model_checkpoint"] = nullptr;
@@ -157,7 +158,7 @@ TEST(TrainerBestModelTest, ACopyOfBeforeIsNotTakenForALaterBest) {
   TrainAndLook(arguments, 1, {}, stop_at(5));
   const std::string first = Folder("copied") + "/checkpoint-5";
   ASSERT_TRUE(fs::exists(first + "/best_model.safetensors"));
-  nlohmann::json state = nlohmann::json::parse(ReadFile(first + "/trainer_state.json"));
+  nlohmann::json state = ParseJson(ReadFile(first + "/trainer_state.json"));
   state["best_metric"] = -1;  // worse than all that come
   ChangeState(first, state);
   arguments.load_best_model_at_end = false;
@@ -184,10 +185,10 @@ TEST(TrainerBestModelTest, ABestWithAnotherStateStays) {
   const std::string before = TrainAndLook(Arguments("unread", change), 1, best);
   const std::string place = before.substr(0, before.find('|'));
   ASSERT_NE(place, Folder("unread") + "/checkpoint-16");
-  nlohmann::json state = nlohmann::json::parse(ReadFile(place + "/trainer_state.json"));
+  nlohmann::json state = ParseJson(ReadFile(place + "/trainer_state.json"));
   for (nlohmann::json& entry : state["log_history"]) entry["eval_runtime"] = 77;
   int epochs = 2;
-  for (const std::string& text : {std::string(), state.dump()}) {
+  for (const std::string& text : {std::string(), DumpJson(state)}) {
     WriteFileAtomically(place + "/trainer_state.json", text);
     TrainingArguments arguments = Arguments("unread", change);
     arguments.num_train_epochs = ++epochs;

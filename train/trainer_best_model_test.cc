@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/trainer_runs_testing.h"
 
 namespace lathe {
@@ -107,7 +108,7 @@ void ExpectNextBestAfterAFullDisk(bool greater_is_better, int ranks, int64_t* nu
     a.per_device_train_batch_size = 2 / ranks;
   };
   const auto state_of = [](const std::string& folder) {
-    return nlohmann::json::parse(ReadFile(Folder(folder) + "/trainer_state.json"));
+    return ParseJson(ReadFile(Folder(folder) + "/trainer_state.json"));
   };
   Remove("all_saved");
   Train(Arguments("all_saved", change), ranks);
@@ -149,7 +150,7 @@ TEST(TrainerBestModelTest, WithoutASavedBestModelTheLastOneStays) {
             "warning: the best model, that of step 16, could not be saved; the model is that of "
             "the last step");
   EXPECT_EQ(CheckpointsIn("full"), std::vector<std::string>());
-  const auto state = nlohmann::json::parse(ReadFile(Folder("full") + "/trainer_state.json"));
+  const auto state = ParseJson(ReadFile(Folder("full") + "/trainer_state.json"));
   EXPECT_TRUE(state.at("best_global_step").is_null()) << state.at("best_global_step");
   EXPECT_TRUE(state.at("best_metric").is_null()) << state.at("best_metric");
   EXPECT_TRUE(fs::exists(Folder("full") + "/model.safetensors"));
@@ -200,7 +201,7 @@ TEST(TrainerBestModelTest, ADamagedBestModelIsNotLoaded) {
                    (trainer.state().best_model_is_gone ? "|gone" : "|there");
           },
           std::make_shared<Damage>(act));
-      const auto state = nlohmann::json::parse(ReadFile(Folder("damaged") + "/trainer_state.json"));
+      const auto state = ParseJson(ReadFile(Folder("damaged") + "/trainer_state.json"));
       const std::string best = state.at("best_model_checkpoint");
       EXPECT_NE(best, Folder("damaged") + "/checkpoint-16");
       EXPECT_TRUE(said.starts_with("warning: " + best + problem)) << said;

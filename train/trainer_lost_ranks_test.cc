@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/testing/testing.h"
 #include "lathe/train/callbacks/state_callback.h"
 #include "lathe/train/trainer_testing.h"
@@ -172,7 +173,7 @@ std::string TrainWith(const TrainingArguments& arguments, int lost = 0,
 std::string ModelIn(const std::string& folder) { return ReadFile(folder + "/model.safetensors"); }
 
 int64_t BestStepIn(const std::string& folder) {
-  const auto state = nlohmann::json::parse(ReadFile(folder + "/trainer_state.json"));
+  const auto state = ParseJson(ReadFile(folder + "/trainer_state.json"));
   return state.at("best_global_step").get<int64_t>();
 }
 
@@ -244,7 +245,7 @@ TEST(TrainerLostRanksTest, TheLastModelIsSavedIfARankIsLostBeforeTheBestIsRead) 
 }
 
 nlohmann::json StateIn(const std::string& folder) {
-  return nlohmann::json::parse(ReadFile(folder + "/trainer_state.json"));
+  return ParseJson(ReadFile(folder + "/trainer_state.json"));
 }
 
 // Ends the rank once the best model is known, and before its checkpoint is begun.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/callbacks/early_stopping_callback.h"
 #include "lathe/train/trainer_testing.h"
 
@@ -107,7 +108,7 @@ TEST(OtherMeasure, ATrainingThatComparesNothingKeepsTheBest) {
   first.load_best_model_at_end = true;
   Train(first);
   const nlohmann::json before =
-      nlohmann::json::parse(ReadFile(first.output_dir + "/checkpoint-4/trainer_state.json"));
+      ParseJson(ReadFile(first.output_dir + "/checkpoint-4/trainer_state.json"));
   for (const bool evaluates : {true, false}) {
     TrainingArguments between = GoesOn(first, "");
     between.load_best_model_at_end = false;
@@ -139,7 +140,7 @@ TEST(OtherMeasure, OfAnOlderVersion) {
   first.load_best_model_at_end = true;
   Train(first);
   const std::string folder = first.output_dir + "/checkpoint-4";
-  nlohmann::json state = nlohmann::json::parse(ReadFile(folder + "/trainer_state.json"));
+  nlohmann::json state = ParseJson(ReadFile(folder + "/trainer_state.json"));
   state["stateful_callbacks"]["Lathe"]["attributes"].erase("best_by");
   ChangeState(folder, state);
   TrainingArguments resumed = GoesOn(first, "loss");
@@ -167,8 +168,7 @@ TEST(OtherMeasure, AScheduleComparesAnew) {
   resumed.resume_anyway = true;
   const Outcome outcome = Train(resumed);
   ExpectNewBest(outcome, kOtherMetric);
-  const auto state =
-      nlohmann::json::parse(ReadFile(Folder("resumed") + "/checkpoint-8/trainer_state.json"));
+  const auto state = ParseJson(ReadFile(Folder("resumed") + "/checkpoint-8/trainer_state.json"));
   const double best = state.at("/stateful_callbacks/Lathe/attributes/scheduler/best"_json_pointer);
   EXPECT_EQ(std::ranges::count(outcome.metrics, best), 1) << best;
 }
@@ -187,13 +187,13 @@ TEST(OtherMeasure, AScheduleGoesOnAtTheNextResume) {
   last.resume_from_checkpoint = between.output_dir + "/checkpoint-7";
   Train(last);
   const auto schedule_of = [](const std::string& folder) {
-    return nlohmann::json::parse(ReadFile(folder + "/checkpoint-8/trainer_state.json"))
+    return ParseJson(ReadFile(folder + "/checkpoint-8/trainer_state.json"))
         .at("/stateful_callbacks/Lathe/attributes/scheduler"_json_pointer);
   };
   const nlohmann::json best = schedule_of(between.output_dir).at("best");
   EXPECT_EQ(schedule_of(last.output_dir), schedule_of(between.output_dir));
   const nlohmann::json earlier =
-      nlohmann::json::parse(ReadFile(between.output_dir + "/checkpoint-7/trainer_state.json"));
+      ParseJson(ReadFile(between.output_dir + "/checkpoint-7/trainer_state.json"));
   EXPECT_LE(best, earlier.at("/stateful_callbacks/Lathe/attributes/scheduler/best"_json_pointer));
 }
 

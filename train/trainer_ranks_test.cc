@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/rendezvous/environment.h"
 #include "lathe/distributed/testing/testing.h"
 #include "lathe/train/trainer_testing.h"
@@ -140,7 +141,7 @@ TEST(TrainerRanksTest, TheMetricsNameTheSlowestRank) {
                     metrics.at("time_in_collectives_hidden").get<double>() +
                         metrics.at("time_in_collectives_exposed").get<double>(),
                     1e-9);
-        return metrics.at("time_in_collectives_exposed").dump();
+        return DumpJson(metrics.at("time_in_collectives_exposed"));
       });
   EXPECT_GT(std::stod(costs[0]), 0.12);
 }

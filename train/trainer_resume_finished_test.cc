@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/trainer_testing.h"
 
 namespace lathe {
@@ -36,12 +37,12 @@ TEST(TrainerResumeFinishedTest, KeepsTheTimesOfTheTraining) {
   EXPECT_GT(trained.at("train_steps_per_second"), 0);
   arguments.resume_from_checkpoint = arguments.output_dir + "/checkpoint-8";
   EXPECT_EQ(TrainInto(arguments), trained);
-  EXPECT_EQ(json::parse(ReadFile(results)), trained);
+  EXPECT_EQ(ParseJson(ReadFile(results)), trained);
 
   // Without the file, or with another training's, the numbers are this run's own.
   json other = trained;
   other["train_loss"] = 99.0;
-  for (const std::string& text : {other.dump(), std::string("{"), std::string("[]")}) {
+  for (const std::string& text : {DumpJson(other), std::string("{"), std::string("[]")}) {
     WriteFileAtomically(results, text);
     const json own = TrainInto(arguments);
     EXPECT_EQ(own.at("train_steps_per_second"), 0) << text;

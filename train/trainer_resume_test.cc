@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lathe/core/checkpoint/checkpoint_folder.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/safetensors/safetensors.h"
 #include "lathe/train/trainer_runs_testing.h"
 
@@ -31,7 +32,7 @@ TrainingArguments LoggedArguments(const std::string& folder, const Change& chang
 
 // Returns the log without what depends on the clock.
 nlohmann::json LogOf(const std::string& dir) {
-  auto state = nlohmann::json::parse(ReadFile(dir + "/trainer_state.json"));
+  auto state = ParseJson(ReadFile(dir + "/trainer_state.json"));
   nlohmann::json log = nlohmann::json::array();
   for (nlohmann::json entry : state.at("log_history")) {
     if (entry.contains("train_runtime")) {
@@ -233,8 +234,8 @@ TEST(TrainerResumeRanksTest, AnyNumberOfRanksGoesOn) {
         LoggedArguments("second", after == 2 ? Change(HalfBatches) : Change());
     arguments.resume_from_checkpoint = Folder("first") + "/checkpoint-5";
     Train(arguments, after);
-    const auto whole = nlohmann::json::parse(ReadFile(Folder("whole") + "/trainer_state.json"));
-    const auto resumed = nlohmann::json::parse(ReadFile(Folder("second") + "/trainer_state.json"));
+    const auto whole = ParseJson(ReadFile(Folder("whole") + "/trainer_state.json"));
+    const auto resumed = ParseJson(ReadFile(Folder("second") + "/trainer_state.json"));
     ASSERT_EQ(whole["log_history"].size(), resumed["log_history"].size());
     for (size_t i = 0; i + 1 < whole["log_history"].size(); ++i) {
       EXPECT_NEAR(whole["log_history"][i]["loss"].get<double>(),

@@ -10,6 +10,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -41,17 +42,17 @@ TEST(TrainerStateTest, ReadsWhatItHasWritten) {
   state.best_model_checkpoint = "out/checkpoint-3";
   state.Log({{"loss", 0.5}});
   TrainerState read;
-  read.LoadJson(json::parse(state.ToJson().dump()), "state.json");
+  read.LoadJson(ParseJson(DumpJson(state.ToJson())), "state.json");
   EXPECT_EQ(read.ToJson(), state.ToJson());
 }
 
 TEST(TrainerStateTest, AFoldersNameMayHoldAnyBytes) {
   TrainerState state;
   state.best_model_checkpoint = "mod\xe8le/checkpoint-3";
-  const json saved = json::parse(state.ToText());
+  const json saved = ParseJson(state.ToText());
   EXPECT_EQ(saved.at("best_model_checkpoint"), "mod\xef\xbf\xbdle/checkpoint-3");
   state.best_model_checkpoint = "out/checkpoint-3";
-  EXPECT_EQ(state.ToText(), state.ToJson().dump(2) + "\n");
+  EXPECT_EQ(state.ToText(), DumpJson(state.ToJson(), 2) + "\n");
 }
 
 // A callback may begin with an infinite best value. JSON has no such number.
@@ -71,9 +72,9 @@ TEST(TrainerStateTest, InfiniteNumbersOfCallbacksComeBack) {
   TrainerState read;
   read.LoadJson(saved, path);
   EXPECT_EQ(read.best_metric, -kInfinity);
-  json damaged = json::parse(ReadFile(path));
+  json damaged = ParseJson(ReadFile(path));
   damaged["stateful_callbacks"][kOwnState]["non_finite"]["/epoch"] = "NaN";
-  WriteFileAtomically(path, damaged.dump());
+  WriteFileAtomically(path, DumpJson(damaged));
   EXPECT_EQ(ReasonOf([&] { ReadTrainerState(path); }),
             path + ": there is no number to put back at \"/epoch\"");
 }

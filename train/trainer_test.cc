@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/callbacks/progress_callback.h"
 #include "lathe/train/callbacks/state_callback.h"
 #include "lathe/train/support/run_errors.h"
@@ -117,7 +118,7 @@ TEST(TrainerTest, ACallbackAsksForALogAnEvaluationAndASave) {
   EXPECT_EQ(acts, (Events{"log 2", "log_eval 2", "evaluate 2", "save 2", "log_train 8", "save 8"}));
   EXPECT_EQ(recorder->saved_files(), 2);
   EXPECT_EQ(ReadFile(arguments.output_dir + "/own.txt"), "8");
-  const auto state = nlohmann::json::parse(ReadFile(arguments.output_dir + "/trainer_state.json"));
+  const auto state = ParseJson(ReadFile(arguments.output_dir + "/trainer_state.json"));
   EXPECT_EQ(state.at("global_step"), 8);
   EXPECT_EQ(state.at("log_history").size(), 3u);
   EXPECT_TRUE(std::filesystem::exists(arguments.output_dir + "/train_results.json"));

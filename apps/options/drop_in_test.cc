@@ -15,6 +15,7 @@
 #include "lathe/apps/options/transformers_options.h"
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/support/optimizer_arguments.h"
 
 namespace lathe {
@@ -73,7 +74,7 @@ TEST(DropInTest, TheDefaultsOfTransformersAreTaken) {
               {"output_dir", "o"}});
   const std::string path =
       testing::TempDir() + "/drop_in_test_" + std::to_string(getpid()) + ".json";
-  WriteFileAtomically(path, all.dump());
+  WriteFileAtomically(path, DumpJson(all));
   const FinetuneArguments o = ParseOptions({path}).options;
   std::remove(path.c_str());
   EXPECT_EQ(o.per_device_eval_batch_size, 8);  // differs from Lathe's default
@@ -91,7 +92,7 @@ TEST(DropInTest, ADumpOfTrainingArgumentsIsTaken) {
   dump.update({{"model_name_or_path", "m"}, {"train_file", "t.csv"}, {"validation_file", "v.csv"}});
   const std::string path =
       testing::TempDir() + "/drop_in_dump_" + std::to_string(getpid()) + ".json";
-  WriteFileAtomically(path, dump.dump());
+  WriteFileAtomically(path, DumpJson(dump));
   const FinetuneArguments o = ParseOptions({path}).options;
   std::remove(path.c_str());
   EXPECT_TRUE(o.do_train && o.do_eval && o.load_best_model_at_end);

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -74,7 +75,7 @@ TEST_F(CliDataErrorTest, PredictingWithAnIncompleteModel) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   auto config = ReadJson("out/config.json");
   config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() + 1;
-  Write("out/config.json", config.dump());
+  Write("out/config.json", DumpJson(config));
   ExpectError(RunProgram("lathe", {"predict", Path("out"), "a"}),
               "the checkpoint lacks 16 parameters");
 }
@@ -85,7 +86,7 @@ TEST_F(CliDataErrorTest, PredictingWithTensorsThatTheModelLacks) {
   auto config = ReadJson("out/config.json");
   const int layers = config["num_hidden_layers"].get<int>() - 1;
   config["num_hidden_layers"] = layers;
-  Write("out/config.json", config.dump());
+  Write("out/config.json", DumpJson(config));
   const RunResult run = RunProgram("lathe", {"predict", Path("out"), "a"});
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_EQ(run.err, "note: " + Path("out") +

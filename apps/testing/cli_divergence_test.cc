@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -19,7 +20,7 @@ class DivergenceTest : public CliTest {
     std::string file = Read("out/model.safetensors");
     uint64_t header = 0;
     std::memcpy(&header, file.data(), sizeof header);
-    const auto json = nlohmann::json::parse(file.substr(8, header));
+    const auto json = ParseJson(file.substr(8, header));
     begin = 8 + header + json[name]["data_offsets"][0].get<size_t>() + begin * 4;
     for (size_t i = 0; i < count; ++i) std::memcpy(file.data() + begin + i * 4, &value, 4);
     Write("out/model.safetensors", file);

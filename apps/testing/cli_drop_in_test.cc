@@ -6,6 +6,7 @@
 
 #include "lathe/apps/testing/cli_testing.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -111,10 +112,10 @@ TEST_F(CliDropInTest, AFileOfArgumentsIsTheSameAsACommandLine) {
                           {"num_threads", 1},
                           {"pad_to_max_length", false},
                           {"output_dir", Path("json")}};
-  Write("args.json", arguments.dump(2));
+  Write("args.json", DumpJson(arguments, 2));
   std::string yaml;
   for (const auto& [name, value] : arguments.items())
-    yaml += name + ": " + (name == "output_dir" ? Path("yaml") : value.dump()) + "\n";
+    yaml += name + ": " + (name == "output_dir" ? Path("yaml") : DumpJson(value)) + "\n";
   Write("args.yaml", yaml);
   for (const std::string kind : {"json", "yaml"}) {
     const RunResult run = RunProgram("finetune", {Path("args." + kind)});
@@ -135,7 +136,7 @@ TEST_F(CliDropInTest, ADumpOfTrainingArgumentsTrains) {
                {"validation_file", Path("dev.csv")},
                {"output_dir", Path("dump")},
                {"num_threads", 1}});
-  Write("dump.json", dump.dump());
+  Write("dump.json", DumpJson(dump));
   const RunResult run = RunProgram("finetune", {Path("dump.json")});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -110,14 +111,14 @@ TEST_F(CliTest, SeveralLabelsFromJsonLines) {
     for (size_t c = 0; c < 3; ++c) {
       if (logits[c] > 0) expected.push_back(std::vector{"fine", "long", "poor"}[c]);
     }
-    EXPECT_EQ(labels, expected.dump()) << predictions[i];
+    EXPECT_EQ(labels, DumpJson(expected)) << predictions[i];
   }
 }
 
 TEST_F(CliTest, OverridesKeysThatTheConfigLeavesToTheirDefaults) {
   Json config = ReadJson("model/config.json");
   config.erase("hidden_dropout_prob");
-  Write("model/config.json", config.dump());
+  Write("model/config.json", DumpJson(config));
   ASSERT_EQ(Train({"--config_overrides", "hidden_dropout_prob=0.25", "--max_steps", "1"}).exit_code,
             0);
   EXPECT_EQ(ReadJson("out/config.json")["hidden_dropout_prob"], 0.25);

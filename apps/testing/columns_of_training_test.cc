@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -143,12 +144,11 @@ TEST_F(ColumnsOfTrainingTest, YieldToOptions) {
   ExpectNote("other_name", With(Eval("reviews.csv"), {"--label_column_name", "stars"}), texts);
   EXPECT_EQ(ReadJson("other_name/eval_results.json")["eval_loss"], loss);
   // A column that a file of arguments names was named, too.
-  Write("arguments.json", Json({{"model_name_or_path", Path("out")},
-                                {"validation_file", Path("reviews.csv")},
-                                {"do_eval", true},
-                                {"text_columns", Json::array({"review"})},
-                                {"output_dir", Path("file")}})
-                              .dump());
+  Write("arguments.json", DumpJson(Json({{"model_name_or_path", Path("out")},
+                                         {"validation_file", Path("reviews.csv")},
+                                         {"do_eval", true},
+                                         {"text_columns", Json::array({"review"})},
+                                         {"output_dir", Path("file")}})));
   const RunResult file = RunProgram("finetune", {Path("arguments.json"), "--num_threads", "1"});
   ASSERT_EQ(file.exit_code, 0) << file.err;
   EXPECT_EQ(file.err, labels);

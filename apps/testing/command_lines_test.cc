@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/safetensors/safetensors.h"
 
 namespace lathe {
@@ -228,7 +229,7 @@ TEST_F(CommandLinesTest, OtherLinesOfRunGluesPages) {
                           {"learning_rate", 2e-5},
                           {"num_train_epochs", 3.0},
                           {"output_dir", Path("out")}};
-  Write("args.json", arguments.dump());
+  Write("args.json", DumpJson(arguments));
   ExpectSame(Path("args.json"), meaning);
 }
 
@@ -331,7 +332,7 @@ TEST_F(CommandLinesTest, SeveralLabelsOfRunClassificationsPage) {
       const Json topics = i % 4 == 0   ? Json::array({"earn", "acq"})
                           : i % 4 == 1 ? Json::array({"acq"})
                                        : Json::array();
-      text += Json({{"text", Text(i)}, {"text_type", "NORM"}, {"topics", topics}}).dump() + "\n";
+      text += DumpJson(Json({{"text", Text(i)}, {"text_type", "NORM"}, {"topics", topics}})) + "\n";
     }
     return text;
   };

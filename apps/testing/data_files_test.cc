@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "lathe/apps/testing/dataset_cache_testing.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/table_files/compress_testing.h"
 
 namespace lathe {
@@ -98,7 +99,7 @@ TEST_F(DataFilesTest, CompressedFilesAndArraysAreTheSameData) {
   std::getline(lines, name);
   while (std::getline(lines, line)) array.push_back({{name, line}});
   for (const int indent : {-1, 2}) {
-    Write("test.json", array.dump(indent));
+    Write("test.json", DumpJson(array, indent));
     ExpectResultsOf("whole", {"--train_file", Path("train.csv.gz"), "--validation_file",
                               Path("dev.csv.zst"), "--test_file", Path("test.json")});
   }
@@ -122,7 +123,7 @@ TEST_F(DataFilesTest, UnusedKeysOfJsonMayHaveAnyValue) {
       if (row % 3 == 1) object["a_note"] = {{"deep", {1, nullptr}}};
       if (row % 2 == 0) object["a_tags"] = nlohmann::json::array({"x"});
       if (row == 7 && has_late_text) object["b_late"] = "x";
-      text += object.dump() + "\n";
+      text += DumpJson(object) + "\n";
     }
     Write(to, text);
   };

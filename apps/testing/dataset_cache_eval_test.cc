@@ -1,5 +1,6 @@
 // Tests the files that keep tokenized validation and test data: finetune --dataset_cache.
 #include "lathe/apps/testing/dataset_cache_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -65,7 +66,7 @@ TEST_F(DatasetCacheTest, KeepsValidationAndTestDataWithoutATraining) {
     if (numbers) {  // the config's names are the default ones, and the file has numbers
       config.erase("label2id");
       config["id2label"] = {{"0", "LABEL_0"}, {"1", "LABEL_1"}};
-      Write("model/config.json", config.dump());
+      Write("model/config.json", DumpJson(config));
       std::string csv = Read("dev.csv");
       for (const auto& [name, number] : {std::pair("negative", "0"), std::pair("positive", "1")})
         for (size_t at; (at = csv.find(name)) != std::string::npos;) csv.replace(at, 8, number);

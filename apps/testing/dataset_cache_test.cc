@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "lathe/apps/testing/dataset_cache_testing.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/column_files/column_file.h"
 
 namespace lathe {
@@ -95,9 +96,9 @@ TEST_F(DatasetCacheTest, TakesATokenizerWithoutATokenForEveryText) {
   std::istringstream lines(Read("model/vocab.txt"));
   for (std::string token; std::getline(lines, token);) vocab[token] = vocab.size();
   Write("model/tokenizer.json",
-        nlohmann::json({{"model", {{"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", vocab}}},
-                        {"pre_tokenizer", {{"type", "WhitespaceSplit"}}}})
-            .dump());
+        DumpJson(nlohmann::json(
+            {{"model", {{"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", vocab}}},
+             {"pre_tokenizer", {{"type", "WhitespaceSplit"}}}})));
   EXPECT_EQ(Run("memory", "none").exit_code, 0);
   Expect(Run("first", Path("cache")), kMade);
   Expect(Run("second", Path("cache")), kFound);

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -236,12 +237,12 @@ TEST_F(DecisionsTest, WrongKeysInTheConfigAreReported) {
   ASSERT_EQ(Train({"--max_steps", "1"}).exit_code, 0);
   Json config = ReadJson("out/config.json");
   config["lathe_thresholds"] = {0.5, 0.5};
-  Write("out/config.json", config.dump());
+  Write("out/config.json", DumpJson(config));
   ExpectError(RunProgram("lathe", {"predict", Path("out"), "x"}),
               "config.json: \"lathe_thresholds\" is for models of several labels at once");
   config.erase("lathe_thresholds");
   config["lathe_temperature"] = 0;
-  Write("out/config.json", config.dump());
+  Write("out/config.json", DumpJson(config));
   ExpectError(RunProgram("lathe", {"evaluate", Path("out"), Path("dev.csv")}),
               "config.json: \"lathe_temperature\" must be above 0 but is 0");
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -118,15 +119,15 @@ TEST_F(MachinesWithOwnFiles, ModelsAndTokenizersThatDiffer) {
   nlohmann::json config = ReadJson("model/config.json");
   config["hidden_dropout_prob"] = 0.25;
   config["task_specific"] = std::string(1000, 'x');
-  Write("0/model/config.json", config.dump());
+  Write("0/model/config.json", DumpJson(config));
   config["hidden_dropout_prob"] = 0.5;
-  Write("1/model/config.json", config.dump());
+  Write("1/model/config.json", DumpJson(config));
   ExpectRefusal(
       "rank 1 has config.json hidden_dropout_prob 0.5 but rank 0 has config.json "
       "hidden_dropout_prob 0.25\n");
   config["hidden_dropout_prob"] = 0.25;
   config["more"] = {{"deeper", {1, 2}}};
-  Write("1/model/config.json", config.dump());
+  Write("1/model/config.json", DumpJson(config));
   ExpectRefusal(
       "rank 1 has config.json more.deeper.0 1 but rank 0 has no config.json "
       "more.deeper.0\n");

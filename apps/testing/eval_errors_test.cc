@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lathe/apps/testing/dataset_cache_testing.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/table_files/compress_testing.h"
 
 namespace lathe {
@@ -82,7 +83,7 @@ TEST_F(EvalErrorsTest, SeveralFilesOfSeveralForms) {
     const std::string text = rows[i].substr(0, comma), label = rows[i].substr(comma + 1);
     if (i <= 10) begin += rows[i] + "\n";
     if (i > 10 && i <= 25) {
-      objects += nlohmann::json{{"label", label}, {"sentence", text}}.dump() + "\n";
+      objects += DumpJson(nlohmann::json{{"label", label}, {"sentence", text}}) + "\n";
     }
     if (i > 25) rest += text + "\t" + label + "\n";
   }
@@ -107,7 +108,7 @@ TEST_F(EvalErrorsTest, AnArrayOnOneLineHasElements) {
     array.push_back({{"sentence", rows[i].substr(0, comma)}, {"label", rows[i].substr(comma + 1)}});
   }
   array.push_back({{"sentence", "odd film"}, {"label", "rare"}});
-  Write("dev.json", array.dump());
+  Write("dev.json", DumpJson(array));
   for (const std::string& cache : {std::string("none"), Path("cache"), Path("cache")}) {
     const RunResult run = Run("out", cache,
                               {"--overwrite_output_dir", "--do_eval", "--max_steps", "1",

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -27,7 +28,7 @@ class FamiliesInProcesses : public LaunchedTest {
                    {"max_position_embeddings", 64},
                    {"pad_token_id", 0}};
     config.update(more);
-    Write("model/config.json", config.dump());
+    Write("model/config.json", DumpJson(config));
   }
 
   RunResult Run(int num_processes) const {
@@ -70,7 +71,7 @@ TEST_F(FamiliesInProcesses, Roberta) {
   const std::string characters = "abcdefghijklmnopqrstuvwxyz,.!01";
   Json vocab = {{"<s>", 0}, {"<pad>", 1}, {"</s>", 2}, {"<unk>", 3}, {"<mask>", 4}, {"Ġ", 5}};
   for (const char c : characters) vocab[std::string(1, c)] = vocab.size();
-  Write("model/vocab.json", vocab.dump());
+  Write("model/vocab.json", DumpJson(vocab));
   Write("model/merges.txt", "#version: 0.2\n");
   WriteConfig("roberta", {{"vocab_size", vocab.size()},
                           {"max_position_embeddings", 66},
@@ -91,12 +92,12 @@ TEST_F(FamiliesInProcesses, ModernBert) {
     vocab[word] = vocab.size();
   }
   Write("model/tokenizer.json",
-        Json({{"model", {{"type", "WordPiece"}, {"vocab", vocab}}},
-              {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
-              {"added_tokens", added},
-              {"post_processor",
-               {{"type", "BertProcessing"}, {"sep", {"[SEP]", 3}}, {"cls", {"[CLS]", 2}}}}})
-            .dump());
+        DumpJson(
+            Json({{"model", {{"type", "WordPiece"}, {"vocab", vocab}}},
+                  {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+                  {"added_tokens", added},
+                  {"post_processor",
+                   {{"type", "BertProcessing"}, {"sep", {"[SEP]", 3}}, {"cls", {"[CLS]", 2}}}}})));
   Write("model/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast"})");
   WriteConfig("modernbert", {{"num_hidden_layers", 4},
                              {"local_attention", 4},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lathe/apps/testing/hub_cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -195,7 +196,7 @@ TEST_F(HubCliTest, AResumeNamesTheCommitOfAModelThatHasMoved) {
   const std::string weights = Read("a/model.safetensors");
 
   // The branch moves to a commit with another configuration.
-  nlohmann::json config = nlohmann::json::parse(Read("out/config.json"));
+  nlohmann::json config = ParseJson(Read("out/config.json"));
   config["hidden_dropout_prob"] = 0.25;
   HubServerModel moved;
   for (const char* file : {"config.json", "vocab.txt", "tokenizer_config.json",
@@ -203,7 +204,7 @@ TEST_F(HubCliTest, AResumeNamesTheCommitOfAModelThatHasMoved) {
     if (std::filesystem::exists(Path(std::string("out/") + file)))
       moved.files[file] = {Read(std::string("out/") + file)};
   }
-  moved.files["config.json"] = {config.dump()};
+  moved.files["config.json"] = {DumpJson(config)};
   moved.revisions = {{"main", new_commit}, {"old", old_commit}};
   hub_.Add("owner/trained", std::move(moved));
   const std::vector<std::string> resume = {"--resume_from_checkpoint", Path("a/checkpoint-1")};

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -66,9 +67,9 @@ TEST_F(PredictFilesTest, GivesTheRowsOfAFileBack) {
   ASSERT_EQ(printed.size(), 3u);
   for (size_t i = 0; i < printed.size(); ++i) {
     const Json json = Json::parse(printed[i]);
-    const std::string end = "," + json["label"].get<std::string>() + "," + json["score"].dump();
+    const std::string end = "," + json["label"].get<std::string>() + "," + DumpJson(json["score"]);
     EXPECT_TRUE(rows[i + 1].ends_with(end)) << rows[i + 1] << " and " << end;
-    EXPECT_LE(json["score"].dump().size(), 8u) << "six digits behind 0.";
+    EXPECT_LE(DumpJson(json["score"]).size(), 8u) << "six digits behind 0.";
   }
 }
 

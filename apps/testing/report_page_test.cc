@@ -11,6 +11,7 @@
 
 #include "lathe/apps/testing/cli_testing.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -66,7 +67,7 @@ class ReportPageTest : public CliTest {
     const std::string open = "<pre>";
     const size_t begin = dom.find(open) + open.size();
     const std::string text = Decoded(dom.substr(begin, dom.find("</pre>", begin) - begin));
-    return nlohmann::json::parse(text);
+    return ParseJson(text);
   }
 
   // Trains with twelve classes whose long names differ in their ends only. Returns the report.

@@ -13,6 +13,7 @@
 
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/sha256.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -362,15 +363,15 @@ TEST_F(CheckpointFolderTest, ManifestsThatMakeNoSenseAreErrors) {
   Save(1);
   const auto reason = [&](const char* key, const nlohmann::json& value) {
     const std::string path = Path(1) + "/manifest.json";
-    nlohmann::json manifest = nlohmann::json::parse(ReadFile(path));
+    nlohmann::json manifest = ParseJson(ReadFile(path));
     const nlohmann::json before = manifest;
     manifest[key] = value;
     manifest.erase("manifest_sha256");
-    manifest["manifest_sha256"] = Sha256(manifest.dump());
-    Overwrite(path, manifest.dump());
+    manifest["manifest_sha256"] = Sha256(DumpJson(manifest));
+    Overwrite(path, DumpJson(manifest));
     const std::string message = FindNewestCheckpoint(root_).left_out.at(0);
     EXPECT_EQ(NextRun(root_), 1);
-    Overwrite(path, before.dump());
+    Overwrite(path, DumpJson(before));
     return message;
   };
   EXPECT_EQ(reason("about", {1}), "checkpoint-1: manifest.json: \"about\" must be an object");

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -22,8 +23,8 @@ TEST(NonFiniteTest, FindsThemAtAnyDepth) {
                        {"finite", {0.5, "Infinity", nullptr}}};
   const json places = NonFiniteNumbers(values);
   EXPECT_EQ(places, json({{"/a", "Infinity"}, {"/b~1c~0/1", "-Infinity"}, {"/b~1c~0/2/", "NaN"}}));
-  json read = json::parse(values.dump());
-  RestoreNonFinite(json::parse(places.dump()), read, "file");
+  json read = ParseJson(DumpJson(values));
+  RestoreNonFinite(ParseJson(DumpJson(places)), read, "file");
   EXPECT_EQ(read.at("a"), kInfinity);
   EXPECT_EQ(read.at("b/c~").at(1), -kInfinity);
   EXPECT_TRUE(std::isnan(read.at("b/c~").at(2).at("").get<double>()));
@@ -39,7 +40,7 @@ TEST(NonFiniteTest, DamagedPlacesAreErrors) {
     json values = {{"a", nullptr}, {"b", 1}, {"list", {nullptr}}};
     const json before = values;
     try {
-      RestoreNonFinite(json::parse(places), values, "file");
+      RestoreNonFinite(ParseJson(places), values, "file");
       ADD_FAILURE() << places;
     } catch (const Error& e) {
       EXPECT_TRUE(e.message().starts_with("file: ")) << e.message();

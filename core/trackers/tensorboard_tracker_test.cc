@@ -13,6 +13,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -98,9 +99,9 @@ TEST_F(TensorBoardTrackerTest, TensorBoardsReaderFindsWhatWasLogged) {
   double time = 1700000000.5;
   Json args = kHyperparameters;
   args.erase("model_config");
-  texts["args/text_summary"].push_back({time, 0, args.dump(2)});
+  texts["args/text_summary"].push_back({time, 0, DumpJson(args, 2)});
   texts["model_config/text_summary"].push_back(
-      {time, 0, kHyperparameters.at("model_config").dump(2)});
+      {time, 0, DumpJson(kHyperparameters.at("model_config"), 2)});
   for (const Entry& entry : kEntries) {
     time += 0.25;
     AddExpected(entry.values, "", time, entry.step.value_or(0), scalars, texts);
@@ -146,9 +147,10 @@ TEST_F(TensorBoardTrackerTest, WritesListsAsTexts) {
   const auto lists = {Json::parse("[1, 2.5]"), Json::parse("[]"), Json::parse("[{\"c\": [null]}]")};
   for (const Json& list : lists) {
     const std::string bytes = written({{"a", 1}, {"b", list}, {"z", {{"in", list}, {"to", 2}}}});
-    EXPECT_EQ(bytes,
-              written({{"a", 1}, {"b", list.dump()}, {"z", {{"in", list.dump()}, {"to", 2}}}}));
-    EXPECT_NE(bytes, written({{"a", 1}, {"b", list.dump()}}));
+    EXPECT_EQ(
+        bytes,
+        written({{"a", 1}, {"b", DumpJson(list)}, {"z", {{"in", DumpJson(list)}, {"to", 2}}}}));
+    EXPECT_NE(bytes, written({{"a", 1}, {"b", DumpJson(list)}}));
   }
 }
 

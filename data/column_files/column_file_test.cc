@@ -13,6 +13,7 @@
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/hdf5_session.h"
 #include "lathe/core/checkpoint/sha256.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/column_files/column_file_writer.h"
 #include "lathe/data/column_files/running_hash.h"
 
@@ -149,12 +150,12 @@ TEST_F(ColumnFileTest, NumbersOfTheDirectoryMustBeWhole) {
   ColumnFileFooter footer;
   std::memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
   const size_t begin = bytes.size() - sizeof footer - footer.directory_size;
-  const auto sound = nlohmann::json::parse(bytes.substr(begin, footer.directory_size));
+  const auto sound = ParseJson(bytes.substr(begin, footer.directory_size));
   for (const char* key : {"addresses", "digests", "size", "type"}) {
     nlohmann::json changed = sound;
     nlohmann::json& value = changed["columns"][0][key];
     (value.is_array() ? value[0] : value) = 1.7e34;
-    const std::string directory = changed.dump(), digest = Sha256(directory);
+    const std::string directory = DumpJson(changed), digest = Sha256(directory);
     footer.directory_size = directory.size();
     std::memcpy(footer.directory_sha256, digest.data(), sizeof footer.directory_sha256);
     WriteFileAtomically(path_,

@@ -6,6 +6,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/models/unigram.h"
 #include "lathe/data/tokenizers/normalizer.h"
@@ -235,8 +236,8 @@ TEST(TokenizerTest, OtherNamesOfBert) {
 // A copy of the text for each of these letters, which are newer than Oniguruma's tables, would
 // exceed the test's time.
 TEST(TokenizerTest, ManyNewerLetters) {
-  const Normalizer normalizer = NormalizerFromJson(nlohmann::json::parse(
-      R"({"type": "Replace", "pattern": {"Regex": "\\p{L}+"}, "content": "x"})"));
+  const Normalizer normalizer = NormalizerFromJson(
+      ParseJson(R"({"type": "Replace", "pattern": {"Regex": "\\p{L}+"}, "content": "x"})"));
   std::string text;
   for (int i = 0; i < 1'000'000; ++i) text += "\U00010D50";
   EXPECT_EQ(normalizer(text), "x");

@@ -9,6 +9,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -28,7 +29,7 @@ Error Catch(F&& f) {
 }
 
 PretrainedConfig Parse(const std::string& text) {
-  return PretrainedConfig::FromJson(json::parse(text));
+  return PretrainedConfig::FromJson(ParseJson(text));
 }
 
 class ConfigFileTest : public testing::Test {
@@ -160,7 +161,7 @@ TEST(ConfigTest, Labels) {
   EXPECT_EQ(config.label_names(), (Names{"LABEL_0", "LABEL_1"}));
   config.SetLabels({"no", "yes", "maybe"});
   EXPECT_EQ(config.num_labels(), 3);
-  EXPECT_EQ(config.json()["label2id"], json::parse(R"({"no": 0, "yes": 1, "maybe": 2})"));
+  EXPECT_EQ(config.json()["label2id"], ParseJson(R"({"no": 0, "yes": 1, "maybe": 2})"));
   EXPECT_EQ(config.json()["id2label"]["1"], "yes");
   EXPECT_THROW(config.SetLabels({"a", "a"}), Error);
   EXPECT_THROW(config.SetNumLabels(0), Error);
@@ -175,7 +176,7 @@ TEST(ConfigTest, Override) {
   PretrainedConfig config =
       Parse(R"({"hidden_size": 768, "p": 0.1, "act": "gelu", "cache": true, "l": [1], "d": null})");
   config.Override("hidden_size=64, p=0,act=relu,cache=false,d=0.5,extra=3", {"extra"});
-  EXPECT_EQ(config.json(), json::parse(R"({"hidden_size": 64, "p": 0.0, "act": "relu",
+  EXPECT_EQ(config.json(), ParseJson(R"({"hidden_size": 64, "p": 0.0, "act": "relu",
       "cache": false, "l": [1], "d": 0.5, "extra": 3})"));
   EXPECT_TRUE(config.json()["p"].is_number_float());
   const json before = config.json();
@@ -188,7 +189,7 @@ TEST(ConfigTest, Override) {
   // A rate may be written without a point.
   PretrainedConfig rates = Parse(R"({"hidden_dropout_prob": 0, "rate": 1})");
   rates.Override("hidden_dropout_prob=0.1,rate=0.5");
-  EXPECT_EQ(rates.json(), json::parse(R"({"hidden_dropout_prob": 0.1, "rate": 0.5})"));
+  EXPECT_EQ(rates.json(), ParseJson(R"({"hidden_dropout_prob": 0.1, "rate": 0.5})"));
   rates = Parse(R"({"hidden_dropout_prob": 0})");
   rates.Override("hidden_dropout_prob=1");
   EXPECT_TRUE(rates.json()["hidden_dropout_prob"].is_number_integer());

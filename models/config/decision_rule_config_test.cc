@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lathe/core/json/json_text.h"
+
 namespace lathe {
 namespace {
 
@@ -17,7 +19,7 @@ TEST(DecisionRuleConfigTest, ReadsWhatItWrites) {
   EXPECT_EQ(ReadDecisionRule(config), DecisionRule{});
   const DecisionRule rule{.temperature = 1.5, .thresholds = {0.25, 0.1}};
   WriteDecisionRule(rule, config);
-  EXPECT_EQ(config.json()["lathe_thresholds"].dump(), "[0.25,0.1]");
+  EXPECT_EQ(DumpJson(config.json()["lathe_thresholds"]), "[0.25,0.1]");
   EXPECT_EQ(ReadDecisionRule(config), rule);
   WriteDecisionRule({}, config);
   EXPECT_FALSE(config.has("lathe_thresholds"));

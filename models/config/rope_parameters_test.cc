@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/ops/rotary/rotary_embedding.h"
 
 namespace lathe {
@@ -122,14 +123,14 @@ TEST(RopeParameters, Errors) {
   for (const json& factor : {json(0.5), json(0), json(-2), json(1e7), json("2"), json(true)}) {
     EXPECT_EQ(ErrorOf({{"rope_scaling", {{"type", "linear"}, {"factor", factor}}}}),
               "config: \"rope_scaling\": \"factor\" must be a number from 1 to 1e+06 but is " +
-                  factor.dump());
+                  DumpJson(factor));
   }
   for (const json& theta : {json(0), json(-2.5), json(false), json::array({1})}) {
     EXPECT_EQ(ErrorOf({{"rope_theta", theta}}),
-              "config: \"rope_theta\" must be a positive number but is " + theta.dump());
+              "config: \"rope_theta\" must be a positive number but is " + DumpJson(theta));
   }
   for (const json& part : {json(0.5), json(0), json(-1), json(2), json("1")}) {
-    const std::string end = "\"partial_rotary_factor\" must be 1 but is " + part.dump();
+    const std::string end = "\"partial_rotary_factor\" must be 1 but is " + DumpJson(part);
     EXPECT_EQ(ErrorOf({{"partial_rotary_factor", part}}), "config: " + end);
     EXPECT_EQ(ErrorOf({{"rope_parameters", {{"partial_rotary_factor", part}}}}),
               "config: \"rope_parameters\": " + end);

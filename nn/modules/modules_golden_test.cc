@@ -13,6 +13,7 @@
 
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/core/ops/reduce.h"
 #include "lathe/nn/losses/losses.h"
@@ -28,7 +29,7 @@ using nlohmann::json;
 using NamedTensorMap = std::map<std::string, Tensor>;
 
 const json& Golden() {
-  static const json golden = json::parse(ReadFile("nn/modules/testdata/modules_golden.json"));
+  static const json golden = ParseJson(ReadFile("nn/modules/testdata/modules_golden.json"));
   return golden;
 }
 
@@ -218,7 +219,7 @@ void ExpectClose(const Tensor& got, const json& stored, double limit, const std:
 
 void RunCase(const json& c, DType dtype, double limit) {
   const std::string op = c["op"];
-  SCOPED_TRACE(op + " " + c["options"].dump() + " in " + ToString(dtype));
+  SCOPED_TRACE(op + " " + DumpJson(c["options"]) + " in " + ToString(dtype));
   const Device device = CheckedDevice();
   const auto loss = Losses().find(op);
   const Function& function = loss != Losses().end() ? loss->second : Layers().at(op);
@@ -285,7 +286,7 @@ TEST_F(Modules, LossesInFloat64) {
 void RunLimits(const json& c, DType dtype) {
   const std::string loss = c["loss"];
   const json& o = c["options"];
-  SCOPED_TRACE(loss + " " + o.dump() + " " + c["target"].dump());
+  SCOPED_TRACE(loss + " " + DumpJson(o) + " " + DumpJson(c["target"]));
   const auto tensor = [&](const json& numbers) {
     const auto values = numbers.get<std::vector<double>>();
     Tensor t = Tensor::FromVector(values).To(dtype);
@@ -324,7 +325,7 @@ void RunLimits(const json& c, DType dtype) {
 }
 
 TEST_F(Modules, LossesAtTheirLimits) {
-  const json golden = json::parse(ReadFile("nn/modules/testdata/loss_limits_golden.json"));
+  const json golden = ParseJson(ReadFile("nn/modules/testdata/loss_limits_golden.json"));
   for (const json& c : golden["cases"]) {
     RunLimits(c, DType::kF32);
     if (CheckedDevice().is_cpu()) RunLimits(c, DType::kF64);

@@ -12,6 +12,7 @@
 #include "lathe/core/autograd.h"
 #include "lathe/core/base/file.h"
 #include "lathe/core/checkpoint/state_dict.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/ops/cast.h"
 #include "lathe/optim/graphs/graph_recorder.h"
 #include "lathe/optim/optimizers/optimizers.h"
@@ -25,7 +26,7 @@ using Groups = std::vector<ParameterGroup>;
 
 const json& Golden() {
   static const json golden =
-      json::parse(ReadFile("optim/optimizers/testdata/optimizers_golden.json"));
+      ParseJson(ReadFile("optim/optimizers/testdata/optimizers_golden.json"));
   return golden;
 }
 
@@ -137,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, MoreOptimizers, testing::Range(size_t{0}, Golden
 
 TEST_P(MoreOptimizers, UpdatesEqualTheReference) {
   const json& c = Case();
-  SCOPED_TRACE(c["options"].dump());
+  SCOPED_TRACE(DumpJson(c["options"]));
   Toy toy;
   for (const Parameter& p : toy.Parameters()) Set(p.tensor, c["values"][p.name]);
   const auto optimizer = MakeFor(toy);
@@ -273,7 +274,7 @@ TEST_P(MoreOptimizers, GraphsGiveTheSameBits) {
 
 // Rows and columns without gradients have moments of 1e-30, whose products float32 does not hold.
 TEST_F(MoreOptimizersTest, AdafactorOfZeroTinyAndLargeGradients) {
-  const json golden = json::parse(ReadFile("optim/optimizers/testdata/adafactor_golden.json"));
+  const json golden = ParseJson(ReadFile("optim/optimizers/testdata/adafactor_golden.json"));
   struct Matrices : Module {
     explicit Matrices(const json& shapes) {
       for (const auto& [name, sizes] : shapes.items()) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/autograd.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/tests/hub/hub_testing.h"
 
 namespace lathe {
@@ -97,7 +98,7 @@ TEST_F(PretrainedTest, ShardsMayLieInAFolder) {
     map[parameter.name] = shard;
   }
   WriteFileAtomically(folder + "/model.safetensors.index.json",
-                      nlohmann::json{{"weight_map", map}}.dump());
+                      DumpJson(nlohmann::json{{"weight_map", map}}));
   HubServerModel model;
   for (const char* file : {"config.json", "vocab.txt", "model.safetensors.index.json"}) {
     model.files[file] = {ReadFile(folder + "/" + file)};

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/distributed/testing/testing.h"
 #include "lathe/models/parameter_places.h"
 #include "lathe/train/support/progress.h"
@@ -104,7 +105,7 @@ std::map<std::string, double> ChangesSince(const Values& before, const Module& m
 TEST(TrainedParametersTest, TwentyStepsAreThoseOfPyTorch) {
   ASSERT_EQ(Golden().at("cases").size(), 12u);
   for (const Json& of : Golden().at("cases")) {
-    SCOPED_TRACE(of.dump().substr(0, 100));
+    SCOPED_TRACE(DumpJson(of).substr(0, 100));
     const bool frozen_layer = of.at("freeze_layers") == "1";
     for (const bool checkpointing : frozen_layer ? std::vector{false, true} : std::vector{false}) {
       const auto model = Bert();
@@ -166,7 +167,7 @@ TEST(TrainedParametersTest, RanksGiveTheLossesOfOne) {
   // The last cases of AdamW and of SGD, both with frozen parameters.
   for (const auto& [place, ranks] : {std::pair(8, 2), {8, 4}, {11, 2}, {11, 4}}) {
     const Json& of = Golden().at("cases").at(static_cast<size_t>(place));
-    SCOPED_TRACE(of.dump().substr(0, 100));
+    SCOPED_TRACE(DumpJson(of).substr(0, 100));
     const std::vector<RankResult> results =
         RunRanks(ranks, [&, num_ranks = ranks](const ProcessEnvironment& env) {
           TrainingArguments arguments = ArgumentsOf(of);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe::cuda {
 namespace {
@@ -144,13 +145,13 @@ TEST_F(GemmTuningTest, PassesOverEntriesThatAreNone) {
                                    {{"algorithm", 5}, {"milliseconds", 1}},
                                    {{"algorithm", hex}, {"milliseconds", "1"}},
                                    {{"algorithm", hex}, {"milliseconds", 1e300}}}) {
-    SCOPED_TRACE(entry.dump());
-    Write(nlohmann::json({{"format", 1}, {"systems", {{kSystem, {{key, entry}}}}}}).dump());
+    SCOPED_TRACE(DumpJson(entry));
+    Write(DumpJson(nlohmann::json({{"format", 1}, {"systems", {{kSystem, {{key, entry}}}}}})));
     TunedGemm found;
     EXPECT_FALSE(Finds(Problem(1), &found));
   }
   for (const nlohmann::json& system : std::vector<nlohmann::json>{1, nullptr, "x", {1, 2}}) {
-    Write(nlohmann::json({{"format", 1}, {"systems", {{kSystem, system}}}}).dump());
+    Write(DumpJson(nlohmann::json({{"format", 1}, {"systems", {{kSystem, system}}}})));
     GemmTuning tuning(path_, kSystem);
     TunedGemm found;
     EXPECT_FALSE(tuning.Find(Problem(1), &found));
