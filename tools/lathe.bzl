@@ -126,7 +126,8 @@ def lathe_cpu_kernels(name, srcs, hdrs, deps):
 def lathe_level_tests(name, test):
     """Runs a test as on other processors: <name>_v2 for x86-64-v2, _v3 for AVX2, _v4 for AVX-512, _v5 for AVX512-BF16.
 
-    Kernels and products are then those of the level. A level that this processor lacks is skipped.
+    Kernels and products are then those of the level. A level that this processor lacks is skipped, and so is its own, at
+    which the test itself runs.
     """
     for level in CPU_LEVELS:
         native.sh_test(
