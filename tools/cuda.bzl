@@ -9,7 +9,7 @@ def _cuda_objects_impl(ctx):
 
     # Code that nothing runs compiles in a quarter of the time without optimization.
     unoptimized = ctx.attr.only_device_code_for or ctx.var.get("lathe_kernels") == "unoptimized"
-    arguments += ["-O0", "-Xcicc=-O0"] if unoptimized else ["-O3"]
+    arguments += ["-O0", "-Xcicc=-O0", "-Xptxas=-O0"] if unoptimized else ["-O3"]
     if ctx.attr.only_device_code_for:
         arguments += ["-cubin", "-arch=sm_" + ctx.attr.only_device_code_for]
     else:
