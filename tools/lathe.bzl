@@ -152,12 +152,15 @@ ASAN_ENV = {
     "LATHE_EMULATOR_ORDER": "reverse",
 }
 
-def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], programs = ["gpu", "emulated", "asan"], env = {}, **kwargs):
+# For tests that run blocks and threads in a shuffled order. The number is a seed.
+SHUFFLED_ENV = {"LATHE_EMULATOR_ORDER": "7"}
+
+def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], programs = ["gpu", "emulated", "asan"], shuffled = False, env = {}, **kwargs):
     """Runs the same cases on a GPU (<name>_gpu_test, skipped where there is none) and on the emulated device.
 
     The cases are compiled once, as <name>_cases. The other programs are <name>_emulated_test, and
     <name>_emulated_asan_test, whose kernels run in reverse order under AddressSanitizer. If there are both, //... has
-    only the second.
+    only the second, unless the first is shuffled.
 
     Args:
       name: Begins the names of the targets.
@@ -167,6 +170,7 @@ def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], pro
       gpu: What the program for a GPU links besides these and the CUDA backend.
       emulated: What <name>_emulated_test links besides these and the emulated backend.
       programs: Which of "gpu", "emulated" and "asan" there are.
+      shuffled: True if <name>_emulated_test runs blocks and threads in a shuffled order.
       env: For all programs, as in cc_test.
       **kwargs: The same.
     """
@@ -177,14 +181,14 @@ def lathe_device_tests(name, srcs, deps, both = [], gpu = [], emulated = [], pro
     )
     for key, where, backend, more_env in [
         ("gpu", "gpu", [Label("//core:cuda")] + gpu, {}),
-        ("emulated", "emulated", [Label("//tests/emulator:cuda")] + emulated, {}),
+        ("emulated", "emulated", [Label("//tests/emulator:cuda")] + emulated, SHUFFLED_ENV if shuffled else {}),
         ("asan", "emulated_asan", [Label("//tests/emulator:cuda_asan")], ASAN_ENV),
     ]:
         if key in programs:
             lathe_cc_test(
                 name = "%s_%s_test" % (name, where),
                 linkstatic = True,
-                tags = PLAIN_EMULATED_TAGS if key == "emulated" and "asan" in programs else [],
+                tags = PLAIN_EMULATED_TAGS if key == "emulated" and "asan" in programs and not shuffled else [],
                 deps = [":%s_cases" % name] + both + backend,
                 env = dict(env, **more_env),
                 **kwargs

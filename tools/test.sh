@@ -184,12 +184,9 @@ run_tests() {
 }
 
 took "building everything"
-# No result may depend on the order of a kernel's blocks and threads. So the emulator runs training steps in a shuffled
-# order here, and among all tests below the kernels in reverse order (under AddressSanitizer) and whole models forward.
-# With --sanitizers it has run the kernels in a shuffled order, too.
-run_each "//tests/emulator:checks_test //tests/emulator:device_test //tests:training_on_device_emulated_test
-  //tests:accelerator_on_device_emulated_test" --test_env=LATHE_EMULATOR_ORDER=7
-took "emulated training in a shuffled order"
+# No result may depend on the order of a kernel's blocks and threads. So the emulator runs the kernels in reverse order
+# (under AddressSanitizer), training steps in a shuffled order, and whole models forward. With --sanitizers it has run the
+# kernels in a shuffled order, too.
 run_tests
 took "all tests"
 for level in ${levels[@]+"${levels[@]}"}; do
