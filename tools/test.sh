@@ -148,13 +148,13 @@ count_cases() {
 }
 
 # run_tests BAZEL_OPTION...: runs the tests of //... and counts them. Tests use all cores themselves, but many wait for
-# a timeout, so three at a time keep a machine busy. Some promise an end within seconds, which other tests (or other
+# a timeout, so four at a time keep two cores busy. Some promise an end within seconds, which other tests (or other
 # users of the machine) can delay: up to five that fail run once more, alone, and are named if they pass then. Results
 # never come from the cache, which knows nothing of the files in the data folders.
 run_tests() {
   local label xml good bad idle again
   local run=(bazel test "${quiet[@]}" --keep_going --nocache_test_results "${options[@]}" "$@")
-  "${run[@]}" --jobs=3 --local_test_jobs=3 //... 2>&1 | tee "$log" || true
+  "${run[@]}" --jobs=4 --local_test_jobs=4 //... 2>&1 | tee "$log" || true
   again=$(grep -oE '^//\S+ +(FAILED|TIMEOUT)' "$log" | cut -d ' ' -f 1 | sort -u) || true
   if [ -n "$again" ] && [ "$(wc -l <<<"$again")" -le 5 ]; then
     # shellcheck disable=SC2086
