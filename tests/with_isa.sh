@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a test as a processor of a lower level would: with_isa.sh LEVEL TEST, with LEVEL as for LATHE_MAX_ISA. Skips the
-# test if this processor doesn't have that level, or has none above it, because the test alone runs so.
+# test if this processor doesn't have that level, or no higher one, because the test runs so by itself.
 # with_isa.sh --settings LEVEL prints the environment variables that it sets, one a line, and nothing if this processor
 # doesn't have the level.
 set -euo pipefail
@@ -46,5 +46,5 @@ if [ -n "$only_settings" ]; then
   exit 0
 fi
 [ -z "$missing" ] || skip "this processor has no $missing"
-[ -z "$(first_missing "${above[@]}")" ] || skip "level $1 is this processor's own, at which the test alone runs"
+[ -z "$(first_missing "${above[@]}")" ] || skip "level $1 is this processor's own, at which the test runs by itself"
 exec "$2"

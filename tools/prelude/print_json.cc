@@ -4,7 +4,6 @@
 
 namespace nlohmann {
 
-void PrintTo(const json& value, std::ostream* out);
 void PrintTo(const json& value, std::ostream* out) { *out << value; }
 
 }  // namespace nlohmann

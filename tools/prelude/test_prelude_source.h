@@ -1,5 +1,5 @@
-// What most tests include; see prelude_source.h. It is another header because tests are not
-// optimized.
+// What most tests include; see prelude_source.h. Tests need a header of their own because they are
+// compiled without optimization.
 #ifndef __clang__
 #include <gtest/gtest.h>
 
