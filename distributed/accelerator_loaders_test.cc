@@ -2,13 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
+#include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/core/ops/elementwise.h"
 #include "lathe/core/ops/losses.h"
 #include "lathe/data/loading/data_loader.h"
@@ -37,9 +38,9 @@ Case CaseOf(const nlohmann::json& json) {
 }
 
 std::vector<Case> Cases() {
-  std::ifstream file("distributed/testdata/general_loop.json");
   std::vector<Case> cases;
-  for (const auto& json : nlohmann::json::parse(file).at("cases")) cases.push_back(CaseOf(json));
+  const nlohmann::json file = ParseJson(ReadFile("distributed/testdata/general_loop.json"));
+  for (const auto& json : file.at("cases")) cases.push_back(CaseOf(json));
   return cases;
 }
 

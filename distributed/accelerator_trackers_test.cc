@@ -35,7 +35,7 @@ std::string Folder(const std::string& name) {
 std::vector<Json> Lines(const std::string& path) {
   std::vector<Json> lines;
   std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  for (std::string line; std::getline(in, line);) lines.push_back(ParseJson(line));
   return lines;
 }
 

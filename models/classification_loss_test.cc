@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 const Json& Golden() {
-  static const Json golden = Json::parse(ReadFile("models/testdata/losses_golden.json"));
+  static const Json golden = ParseJson(ReadFile("models/testdata/losses_golden.json"));
   return golden;
 }
 

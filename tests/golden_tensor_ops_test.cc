@@ -102,7 +102,7 @@ void ExpectNumbers(const Numbers& actual, const Numbers& expected, double tolera
 
 TEST(GoldenTensorOps, AsPyTorch) {
   if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
-  const Json golden = Json::parse(ReadFile("tests/golden/tensor_ops.json"));
+  const Json golden = ParseJson(ReadFile("tests/golden/tensor_ops.json"));
   std::map<std::string, int> cases;
   for (const Json& made : golden["cases"]) {
     const std::string name = made["op"];

@@ -238,7 +238,7 @@ void RunCase(const Json& of) {
 
 TEST(MathOpsGolden, EqualsPyTorchs) {
   if (const std::string why = WhyNoCheckedDevice(); !why.empty()) GTEST_SKIP() << why;
-  const Json golden = Json::parse(ReadFile("tests/golden/math_ops.json"));
+  const Json golden = ParseJson(ReadFile("tests/golden/math_ops.json"));
   ASSERT_GE(golden.at("cases").size(), 200u);
   std::set<std::string> seen;
   for (const Json& of : golden.at("cases")) {

@@ -52,7 +52,7 @@ Tensor TensorOf(const Json& of) {
 }
 
 TEST(TensorTextGolden, EqualsNumPys) {
-  const Json golden = Json::parse(ReadFile("tests/golden/printing.json"));
+  const Json golden = ParseJson(ReadFile("tests/golden/printing.json"));
   ASSERT_GE(golden.at("cases").size(), 250u);
   for (const Json& of : golden.at("cases")) {
     EXPECT_EQ(ToString(TensorOf(of)), of.at("text").get<std::string>())

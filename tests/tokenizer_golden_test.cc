@@ -12,6 +12,7 @@
 #include <set>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/tokenizer.h"
 
@@ -53,8 +54,8 @@ std::map<std::string, std::string> ReadFolder(const fs::path& dir) {
 
 // Returns the type in config.json. Only folders without the tokenizer's own configuration need it.
 std::string ModelType(const fs::path& dir) {
-  std::ifstream in(dir / "config.json", std::ios::binary);
-  return in.good() ? Json::parse(in).at("model_type").get<std::string>() : "";
+  const fs::path file = dir / "config.json";
+  return fs::exists(file) ? ParseJson(ReadFile(file)).at("model_type").get<std::string>() : "";
 }
 
 // Returns true if the tokenizer could be loaded.
@@ -71,7 +72,7 @@ bool RunCase(const fs::path& dir) {
   int64_t num_lines = 0, num_wrong = 0;
   for (std::string text; std::getline(in, text); ++num_lines) {
     SCOPED_TRACE(text.substr(0, 300));
-    num_wrong += !CheckLine(*tokenizer, Json::parse(text));
+    num_wrong += !CheckLine(*tokenizer, ParseJson(text));
   }
   EXPECT_GT(num_lines, 0);
   std::cout << dir.filename() << ": " << num_lines << " lines"

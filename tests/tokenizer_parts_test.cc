@@ -2,12 +2,12 @@
 // `tokenizers` does. tests/golden/make_tokenizer_parts.py made the numbers.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
 #include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/model.h"
@@ -22,9 +22,8 @@ using Json = nlohmann::json;
 // Calls `check(part, one_case)` for all cases of all parts of a kind.
 template <typename Check>
 void ForCases(const std::string& kind, Check check) {
-  std::ifstream in("tests/golden/tokenizer_parts.json", std::ios::binary);
   int num_cases = 0;
-  const Json file = Json::parse(in);
+  const Json file = ParseJson(ReadFile("tests/golden/tokenizer_parts.json"));
   for (const Json& entry : file.at(kind)) {
     SCOPED_TRACE(DumpJson(entry.at("json")).substr(0, 300));
     const auto part = check(entry.at("json"));

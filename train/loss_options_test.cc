@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -65,7 +66,7 @@ TEST(LossOptionsTest, NothingIsPlain) {
 }
 
 TEST(LossOptionsTest, BalancedWeightsAreThoseOfScikitLearn) {
-  const Json golden = Json::parse(ReadFile("models/testdata/losses_golden.json"));
+  const Json golden = ParseJson(ReadFile("models/testdata/losses_golden.json"));
   ASSERT_EQ(golden.at("balanced").size(), 2u);
   for (const Json& of : golden.at("balanced")) {
     std::vector<int64_t> classes = of.at("labels");

@@ -46,7 +46,7 @@ std::string ErrorOf(const Args& more) {
 // Returns the arguments of Transformers: of TrainingArguments and of the scripts.
 Json Arguments() {
   static const Json table =
-      Json::parse(ReadFile("apps/options/testdata/transformers_arguments.json"));
+      ParseJson(ReadFile("apps/options/testdata/transformers_arguments.json"));
   return table.at("arguments");
 }
 
@@ -87,7 +87,7 @@ TEST(DropInTest, TheDefaultsOfTransformersAreTaken) {
 // TrainingArguments.to_json_string() writes all of its fields, some as objects. The file needs but
 // the model and the data.
 TEST(DropInTest, ADumpOfTrainingArgumentsIsTaken) {
-  Json dump = Json::parse(ReadFile("apps/options/testdata/training_arguments_dump.json"));
+  Json dump = ParseJson(ReadFile("apps/options/testdata/training_arguments_dump.json"));
   ASSERT_GT(dump.size(), 100u);
   dump.update({{"model_name_or_path", "m"}, {"train_file", "t.csv"}, {"validation_file", "v.csv"}});
   const std::string path =

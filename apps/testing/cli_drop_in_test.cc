@@ -130,7 +130,7 @@ TEST_F(CliDropInTest, AFileOfArgumentsIsTheSameAsACommandLine) {
 
 // A program in Python may have written the file. The same values on a command line give the same.
 TEST_F(CliDropInTest, ADumpOfTrainingArgumentsTrains) {
-  Json dump = Json::parse(ReadFile("apps/options/testdata/training_arguments_dump.json"));
+  Json dump = ParseJson(ReadFile("apps/options/testdata/training_arguments_dump.json"));
   dump.update({{"config_name", Path("model")},
                {"train_file", Path("train.csv")},
                {"validation_file", Path("dev.csv")},

@@ -8,6 +8,7 @@
 
 #include "lathe/apps/testing/cli_testing.h"
 #include "lathe/core/base/isa.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -109,7 +110,7 @@ TEST_F(CliTest, PredictsInBFloat16) {
   std::string full_line, narrow_line;
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(std::getline(full_lines, full_line) && std::getline(narrow_lines, narrow_line));
-    const Json a = Json::parse(full_line), b = Json::parse(narrow_line);
+    const Json a = ParseJson(full_line), b = ParseJson(narrow_line);
     EXPECT_EQ(a["label"], b["label"]);
     EXPECT_NEAR(a["score"].get<double>(), b["score"].get<double>(), 0.02);
     EXPECT_NE(a["score"], b["score"]);

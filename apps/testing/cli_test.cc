@@ -210,7 +210,7 @@ TEST_F(CliTest, LathePredict) {
   ASSERT_EQ(words.exit_code, 0) << words.err;
   const auto lines = Lines(words.out);
   ASSERT_EQ(lines.size(), 2u);
-  const Json first = Json::parse(lines[0]);
+  const Json first = ParseJson(lines[0]);
   EXPECT_EQ(first["label"], "positive");
   EXPECT_GT(first["score"], 0.5);
   EXPECT_FALSE(first.contains("scores"));
@@ -220,7 +220,7 @@ TEST_F(CliTest, LathePredict) {
                  {.input = "the film is great\na dull plot\n\n"});
   ASSERT_EQ(input.exit_code, 0) << input.err;
   ASSERT_EQ(Lines(input.out).size(), 3u);
-  const Json all = Json::parse(Lines(input.out)[0]);
+  const Json all = ParseJson(Lines(input.out)[0]);
   EXPECT_NEAR(all["score"], first["score"], 2e-6);
   EXPECT_NEAR(all["scores"]["positive"].get<double>() + all["scores"]["negative"].get<double>(), 1,
               2e-6);

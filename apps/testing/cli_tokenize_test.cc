@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -37,10 +38,10 @@ TEST_F(CliTokenizeTest, PrintsOneObjectForEachText) {
 }
 
 TEST_F(CliTokenizeTest, PairsAndTruncation) {
-  const Json pair = Json::parse(Tokenize({"--pairs"}, "a\tgood film\n").out);
+  const Json pair = ParseJson(Tokenize({"--pairs"}, "a\tgood film\n").out);
   EXPECT_EQ(pair["input_ids"], Json({2, 5, 3, 8, 6, 3}));
   EXPECT_EQ(pair["token_type_ids"], Json({0, 0, 0, 1, 1, 1}));
-  const Json cut = Json::parse(Tokenize({"a good film", "--max_length", "4"}).out);
+  const Json cut = ParseJson(Tokenize({"a good film", "--max_length", "4"}).out);
   EXPECT_EQ(cut["input_ids"], Json({2, 5, 8, 3}));
 }
 
@@ -48,7 +49,7 @@ TEST_F(CliTokenizeTest, Errors) {
   const RunResult no_tab = Tokenize({"--pairs"}, "a\tb\nno tab\n");
   EXPECT_EQ(no_tab.exit_code, 1);
   EXPECT_NE(no_tab.err.find("standard input:2: no tab between two texts"), std::string::npos);
-  EXPECT_EQ(Json::parse(no_tab.out)["input_ids"].size(), 5u);  // the line before it
+  EXPECT_EQ(ParseJson(no_tab.out)["input_ids"].size(), 5u);  // the line before it
   EXPECT_NE(Tokenize({"--max_length", "1"}, "a\n")
                 .err.find("standard input:1: max_length must be at least 2"),
             std::string::npos);

@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 std::vector<Json> JsonLines(const std::string& text) {
   std::vector<Json> lines;
   std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  for (std::string line; std::getline(in, line);) lines.push_back(ParseJson(line));
   return lines;
 }
 
@@ -108,7 +108,7 @@ TEST_F(DecisionsTest, TheDefaultMayBeGivenForOneLabel) {
 TEST_F(DecisionsTest, GivenThresholds) {
   WriteSeveralLabels();
   ASSERT_EQ(Train(SeveralLabels({"--max_steps", "2", "--thresholds", "0"})).exit_code, 0);
-  EXPECT_EQ(ReadJson("out/config.json")["lathe_thresholds"], Json::parse("[0.0, 0.0, 0.0]"));
+  EXPECT_EQ(ReadJson("out/config.json")["lathe_thresholds"], ParseJson("[0.0, 0.0, 0.0]"));
   EXPECT_EQ(Predict("out", {"film"})[0]["labels"].size(), 3u);
   EXPECT_EQ(ReadJson("out/eval_report.json")["macro"]["recall"], 1.0);
 
@@ -123,7 +123,7 @@ TEST_F(DecisionsTest, GivenThresholds) {
   };
   ExpectError(evaluate_into("elsewhere"), "must be the model's folder", 2);
   ASSERT_EQ(evaluate_into("out").exit_code, 0);
-  EXPECT_EQ(Predict("out", {"film"})[0]["labels"], Json::parse("[\"poor\"]"));
+  EXPECT_EQ(Predict("out", {"film"})[0]["labels"], ParseJson("[\"poor\"]"));
 
   // Labels with commas need an object.
   Write("train.jsonl",
@@ -136,8 +136,8 @@ TEST_F(DecisionsTest, GivenThresholds) {
                      thresholds, "--overwrite_output_dir"})
                   .exit_code,
               0);
-    EXPECT_EQ(ReadJson("out/config.json")["lathe_thresholds"], Json::parse("[0.0, 1.0]"));
-    EXPECT_EQ(Predict("out", {"film"})[0]["labels"], Json::parse("[\"a, b\"]"));
+    EXPECT_EQ(ReadJson("out/config.json")["lathe_thresholds"], ParseJson("[0.0, 1.0]"));
+    EXPECT_EQ(Predict("out", {"film"})[0]["labels"], ParseJson("[\"a, b\"]"));
   }
   WriteSeveralLabels();
 

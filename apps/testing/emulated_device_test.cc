@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -266,7 +267,7 @@ TEST_F(EmulatedDeviceTest, WhatItSavesTheCpuLoads) {
     std::istringstream in_a(a), in_b(b);
     int lines = 0;
     for (std::string x, y; std::getline(in_a, x) && std::getline(in_b, y); ++lines) {
-      const Json from_a = Json::parse(x), from_b = Json::parse(y);
+      const Json from_a = ParseJson(x), from_b = ParseJson(y);
       EXPECT_EQ(from_a["label"], from_b["label"]);
       EXPECT_NEAR(from_a["scores"]["positive"], from_b["scores"]["positive"], 1e-5);
     }

@@ -66,7 +66,7 @@ TEST_F(PredictFilesTest, GivesTheRowsOfAFileBack) {
       Predict({"--file", Path("in.csv"), "--text_columns", "review", "--batch_size", "2"}).out);
   ASSERT_EQ(printed.size(), 3u);
   for (size_t i = 0; i < printed.size(); ++i) {
-    const Json json = Json::parse(printed[i]);
+    const Json json = ParseJson(printed[i]);
     const std::string end = "," + json["label"].get<std::string>() + "," + DumpJson(json["score"]);
     EXPECT_TRUE(rows[i + 1].ends_with(end)) << rows[i + 1] << " and " << end;
     EXPECT_LE(DumpJson(json["score"]).size(), 8u) << "six digits behind 0.";
@@ -87,7 +87,7 @@ TEST_F(PredictFilesTest, PairsAreTwoColumns) {
       rows[0].starts_with("{\"a\": \"good\", \"n\": 1.50, \"b\": \"film\",\"prediction\":"));
   const RunResult pair = Predict({"--pairs", "good\tfilm", "--all_scores"});
   ASSERT_EQ(pair.exit_code, 0) << pair.err;
-  const Json row = Json::parse(rows[0]), json = Json::parse(pair.out);
+  const Json row = ParseJson(rows[0]), json = ParseJson(pair.out);
   EXPECT_EQ(row["prediction"], json["label"]);
   EXPECT_NEAR(row["probability"], json["score"], 2e-6);
   EXPECT_NEAR(row["probability_positive"], json["scores"]["positive"], 2e-6);
@@ -137,7 +137,7 @@ TEST_F(PredictFilesTest, SeveralFilesAndPatterns) {
     const auto lines = Lines(run.out), expected = Lines(whole.out);
     ASSERT_EQ(lines.size(), expected.size());
     for (size_t i = 0; i < lines.size(); ++i) {
-      const Json a = Json::parse(lines[i]), b = Json::parse(expected[i]);
+      const Json a = ParseJson(lines[i]), b = ParseJson(expected[i]);
       EXPECT_EQ(a["label"], b["label"]);
       EXPECT_NEAR(a["score"], b["score"], 2e-6);
     }
@@ -209,15 +209,15 @@ TEST_F(PredictFilesTest, SeveralLabelsListAllAboveOneHalf) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto lines = Lines(run.out);
   ASSERT_EQ(lines.size(), 3u);
-  const Json bad = Json::parse(lines[0]);
-  EXPECT_EQ(bad["labels"], Json::parse("[\"long\", \"poor\"]"));
+  const Json bad = ParseJson(lines[0]);
+  EXPECT_EQ(bad["labels"], ParseJson("[\"long\", \"poor\"]"));
   EXPECT_EQ(bad["scores"].size(), 2u);
   EXPECT_GT(bad["scores"]["poor"], 0.5);
 
   const auto all = Lines(Predict({"bad film", "good film", "film", "--all_scores"}).out);
   ASSERT_EQ(all.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
-    const Json some = Json::parse(lines[i]), every = Json::parse(all[i]);
+    const Json some = ParseJson(lines[i]), every = ParseJson(all[i]);
     EXPECT_EQ(every["scores"].size(), 3u);
     EXPECT_EQ(every["labels"], some["labels"]);
     Json labels = Json::array();

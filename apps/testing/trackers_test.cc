@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "lathe/apps/testing/cli_testing.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -145,7 +146,7 @@ class TrackersTest : public LaunchedTest {
   std::vector<Json> JsonLines(const std::string& name) const {
     std::vector<Json> lines;
     std::istringstream in(Read(name));
-    for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+    for (std::string line; std::getline(in, line);) lines.push_back(ParseJson(line));
     return lines;
   }
   // Returns the tags and values that an entry of trainer_state.json becomes.
@@ -193,10 +194,10 @@ TEST_F(TrackersTest, GetWhatTheTrainerLogsUnderTransformersNames) {
   EXPECT_EQ(expected.at("train/loss").size(), 6u);
   EXPECT_EQ(expected.at("eval/accuracy").size(), 2u);
   EXPECT_EQ(files[0].scalars, expected);
-  EXPECT_EQ(Json::parse(files[0].texts.at("args/text_summary")).at("seed"), 7);
-  EXPECT_EQ(Json::parse(files[0].texts.at("args/text_summary")).at("learning_rate"), 0.01);
-  EXPECT_FALSE(Json::parse(files[0].texts.at("args/text_summary")).contains("token"));
-  EXPECT_EQ(Json::parse(files[0].texts.at("model_config/text_summary")).at("model_type"), "bert");
+  EXPECT_EQ(ParseJson(files[0].texts.at("args/text_summary")).at("seed"), 7);
+  EXPECT_EQ(ParseJson(files[0].texts.at("args/text_summary")).at("learning_rate"), 0.01);
+  EXPECT_FALSE(ParseJson(files[0].texts.at("args/text_summary")).contains("token"));
+  EXPECT_EQ(ParseJson(files[0].texts.at("model_config/text_summary")).at("model_type"), "bert");
   EXPECT_EQ(files[0].others, (std::map<std::string, int>{{"_hparams_/session_start_info", 1},
                                                          {"_hparams_/session_end_info", 1}}));
   const float accuracy = ReadJson("tracked/eval_results.json").at("eval_accuracy");

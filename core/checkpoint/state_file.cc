@@ -19,6 +19,7 @@
 #include "lathe/core/checkpoint/libraries.h"
 #include "lathe/core/checkpoint/non_finite.h"
 #include "lathe/core/json/json_nesting.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -198,7 +199,7 @@ nlohmann::json ReadObject(const Hdf5Session& session, hid_t file, const std::str
   session.Checked(
       Hdf5().Dread(dataset.get(), Hdf5().native_uint8, H5S_ALL, H5S_ALL, H5P_DEFAULT, text.data()));
   CheckJsonNesting(text, path);
-  nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json object = ParseJsonOrDiscard(text);
   if (!object.is_object()) throw session.Broken("\"" + name + "\" is no JSON object");
   return object;
 }

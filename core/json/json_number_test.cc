@@ -2,18 +2,22 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
+#include "lathe/core/json/json_text.h"
+
 namespace lathe {
 namespace {
 
 using nlohmann::json;
 
 TEST(JsonNumberTest, TakesOnlyWholeNumbersThatFit) {
-  EXPECT_EQ(WholeNumber(json::parse("-3")), -3);
-  EXPECT_EQ(WholeNumber(json::parse("9223372036854775807")), INT64_MAX);
-  EXPECT_EQ(WholeNumber(json::parse("-9223372036854775808")), INT64_MIN);
+  EXPECT_EQ(WholeNumber(ParseJson("-3")), -3);
+  EXPECT_EQ(WholeNumber(ParseJson("9223372036854775807")), INT64_MAX);
+  EXPECT_EQ(WholeNumber(ParseJson("-9223372036854775808")), INT64_MIN);
   for (const char* text : {"9223372036854775808", "18446744073709551615", "1e300", "-1e300", "1.0",
                            "0.5", "true", "null", "\"1\"", "[1]"}) {
-    EXPECT_EQ(WholeNumber(json::parse(text)), std::nullopt) << text;
+    EXPECT_EQ(WholeNumber(ParseJson(text)), std::nullopt) << text;
   }
 }
 
@@ -29,9 +33,9 @@ TEST(JsonNumberTest, GetsWholeNumbersOfAType) {
   EXPECT_EQ(GetWholeNumber<int>(json(7)), 7);
   EXPECT_EQ(GetWholeNumber<uint64_t>(json(UINT64_MAX)), UINT64_MAX);
   for (const char* text : {"1.7e34", "2.0", "null", "\"2\"", "4294967296", "[2]"})
-    EXPECT_THROW(GetWholeNumber<int>(json::parse(text)), json::type_error) << text;
+    EXPECT_THROW(GetWholeNumber<int>(ParseJson(text)), json::type_error) << text;
   for (const char* text : {"-1", "-1.5", "1e3", "null"})
-    EXPECT_THROW(GetWholeNumber<uint64_t>(json::parse(text)), json::type_error) << text;
+    EXPECT_THROW(GetWholeNumber<uint64_t>(ParseJson(text)), json::type_error) << text;
   EXPECT_THROW(GetWholeNumber<int64_t>(json(UINT64_MAX)), json::type_error);
 }
 

@@ -85,7 +85,7 @@ void AddExpected(const Json& values, const std::string& prefix, double time, int
 }
 
 TEST_F(TensorBoardTrackerTest, TensorBoardsReaderFindsWhatWasLogged) {
-  const Json decoded = Json::parse(ReadFile(kGolden + "decoded.json"));
+  const Json decoded = ParseJson(ReadFile(kGolden + "decoded.json"));
   EXPECT_EQ(decoded.at("file_version"), 2.0);
   EXPECT_EQ(decoded.at("start_time"), 1700000000.0);
   EXPECT_EQ(decoded.at("first_time"), 1700000000.25);
@@ -144,7 +144,7 @@ TEST_F(TensorBoardTrackerTest, WritesListsAsTexts) {
     fs::remove_all(folder_);
     return bytes;
   };
-  const auto lists = {Json::parse("[1, 2.5]"), Json::parse("[]"), Json::parse("[{\"c\": [null]}]")};
+  const auto lists = {ParseJson("[1, 2.5]"), ParseJson("[]"), ParseJson("[{\"c\": [null]}]")};
   for (const Json& list : lists) {
     const std::string bytes = written({{"a", 1}, {"b", list}, {"z", {{"in", list}, {"to", 2}}}});
     EXPECT_EQ(

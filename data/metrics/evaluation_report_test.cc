@@ -4,13 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -47,8 +48,7 @@ std::vector<std::string> Names(int64_t n) {
 }
 
 TEST(EvaluationReportTest, AgreesWithScikitLearn) {
-  std::ifstream in("tests/golden/metrics.json", std::ios::binary);
-  const Json cases = Json::parse(in);
+  const Json cases = ParseJson(ReadFile("tests/golden/metrics.json"));
   ASSERT_EQ(cases.size(), 9u);
   int curves = 0;
   for (const Json& one : cases) {
@@ -88,7 +88,7 @@ TEST(EvaluationReportTest, SaysUndefinedInsteadOfZero) {
   EXPECT_TRUE(json["classes"][1]["recall"].is_null());
   EXPECT_TRUE(json["classes"][1].at("precision_recall_curve").is_null());
   EXPECT_EQ(json["classes"][1]["label"], "b");
-  EXPECT_EQ(json["confusion_matrix"], Json::parse("[[1,1,0],[0,0,0],[1,0,0]]"));
+  EXPECT_EQ(json["confusion_matrix"], ParseJson("[[1,1,0],[0,0,0],[1,0,0]]"));
 }
 
 TEST(EvaluationReportTest, WithoutSamplesAllIsUndefined) {
@@ -119,7 +119,7 @@ TEST(EvaluationReportTest, ManyClassesHaveCellsInPlaceOfAMatrix) {
   const Json json = ReportJson(MakeEvaluationReport(predictions), Names(101));
   EXPECT_FALSE(json.contains("confusion_matrix"));
   EXPECT_EQ(json["confusion_cells"],
-            Json::parse(R"([{"label": "class 5", "prediction": "class 7", "count": 1},
+            ParseJson(R"([{"label": "class 5", "prediction": "class 7", "count": 1},
                             {"label": "class 100", "prediction": "class 100", "count": 1}])"));
 }
 
@@ -127,7 +127,7 @@ TEST(EvaluationReportTest, OnlyTheSecondOfTwoClassesHasACurve) {
   const Json two =
       ReportJson(MakeEvaluationReport({.logits = {0, 1, 2, 0}, .classes = {1, 0}}), {"a", "b"});
   EXPECT_FALSE(two["classes"][0].contains("precision_recall_curve"));
-  EXPECT_EQ(two["classes"][1]["precision_recall_curve"]["recall"], Json::parse("[1.0, 1.0, 0.0]"));
+  EXPECT_EQ(two["classes"][1]["precision_recall_curve"]["recall"], ParseJson("[1.0, 1.0, 0.0]"));
   const Json several = ReportJson(
       MakeEvaluationReport({.kind = LabelKind::kMultiLabel, .logits = {0, 1}, .scores = {1, 1}}),
       {"a", "b"});

@@ -6,11 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -105,8 +106,7 @@ TEST(ComputeMetricsTest, TasksHaveGluesNames) {
 }
 
 TEST(ComputeMetricsTest, TasksHaveTheNumbersOfRunGlue) {
-  std::ifstream in("tests/golden/glue_metrics.json", std::ios::binary);
-  const nlohmann::json cases = nlohmann::json::parse(in);
+  const nlohmann::json cases = ParseJson(ReadFile("tests/golden/glue_metrics.json"));
   ASSERT_EQ(cases.size(), 9u);
   for (const nlohmann::json& one : cases) {
     const std::string task = one.at("task");

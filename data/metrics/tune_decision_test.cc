@@ -4,18 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lathe/core/base/error.h"
+#include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/metrics/evaluation_report.h"
 
 namespace lathe {
 namespace {
 
 TEST(TuneDecisionTest, AgreesWithTheReference) {
-  std::ifstream in("tests/golden/metrics.json", std::ios::binary);
-  const auto cases = nlohmann::json::parse(in);
+  const auto cases = ParseJson(ReadFile("tests/golden/metrics.json"));
   for (const auto& one : cases) {
     SCOPED_TRACE(one.at("name"));
     const bool several = one.at("kind") == "multi";

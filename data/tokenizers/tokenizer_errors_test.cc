@@ -12,6 +12,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/data/tokenizers/kind_table.h"
 #include "lathe/data/tokenizers/load_tokenizer.h"
 #include "lathe/data/tokenizers/model.h"
@@ -149,10 +150,9 @@ TEST(TokenizerTest, HintsListWhatIsSupported) {
 
 // The part is a detail of the error, so that no code looks for its name in the message.
 TEST(TokenizerTest, ErrorsThatNameTheirPartCarryIt) {
-  using Json = nlohmann::json;
   const auto part_of = [](const auto& read, const char* json) -> std::string {
     try {
-      read(Json::parse(json));
+      read(ParseJson(json));
     } catch (const Error& error) {
       const auto* about = error.detail<AboutPart>();
       return about == nullptr ? "none" : about->part;

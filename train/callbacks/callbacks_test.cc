@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 #include "lathe/train/callbacks/columns_callback.h"
 #include "lathe/train/callbacks/progress_callback.h"
 #include "lathe/train/callbacks/report_callback.h"
@@ -117,7 +118,7 @@ TEST(StateCallback, WritesTheStateBesideTheModel) {
   TrainerControl control;
   StateCallback callback;
   callback.OnSave({}, state, control, dir);
-  const Json saved = Json::parse(ReadFile(dir + "/trainer_state.json"));
+  const Json saved = ParseJson(ReadFile(dir + "/trainer_state.json"));
   EXPECT_EQ(saved, state.ToJson());
   EXPECT_EQ(saved.at("global_step"), 3);
   EXPECT_EQ(saved.at("best_metric"), 0.75);

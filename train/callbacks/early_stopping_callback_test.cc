@@ -9,6 +9,7 @@
 
 #include "lathe/core/base/error.h"
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -63,7 +64,7 @@ int64_t CountOf(const EarlyStoppingCallback& callback) {
 }
 
 TEST(EarlyStoppingCallbackTest, CountsAsTransformersDoes) {
-  const Json golden = Json::parse(ReadFile("train/callbacks/testdata/early_stopping.json"));
+  const Json golden = ParseJson(ReadFile("train/callbacks/testdata/early_stopping.json"));
   ASSERT_GT(golden.at("cases").size(), 50u);
   for (const Json& each : golden.at("cases")) {
     EarlyStoppingCallback callback(each.at("patience"), each.at("threshold"));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lathe/core/base/file.h"
+#include "lathe/core/json/json_text.h"
 
 namespace lathe {
 namespace {
@@ -40,7 +41,7 @@ class TrackerCallbackTest : public testing::Test {
     std::vector<Json> lines;
     std::ifstream in(folder + "/metrics.jsonl");
     for (std::string line; std::getline(in, line);) {
-      lines.push_back(Json::parse(line));
+      lines.push_back(ParseJson(line));
       lines.back().erase("time");
     }
     return lines;

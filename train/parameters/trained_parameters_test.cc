@@ -25,7 +25,7 @@ using Values = std::map<std::string, std::vector<float>>;
 
 const Json& Golden() {
   static const Json golden =
-      Json::parse(ReadFile("train/parameters/testdata/trained_parameters_golden.json"));
+      ParseJson(ReadFile("train/parameters/testdata/trained_parameters_golden.json"));
   return golden;
 }
 
