@@ -29,13 +29,14 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iostream>
+#include <istream>
 #include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <ostream>
 #include <set>
 #include <span>
 #include <sstream>

@@ -9,4 +9,8 @@
 namespace nlohmann {
 void PrintTo(const json& value, std::ostream* out);
 }  // namespace nlohmann
+
+#define LATHE_EXTERN extern
+#include "instances.h"
+#undef LATHE_EXTERN
 #endif
