@@ -3,25 +3,30 @@
 load("@lathe_cuda//:defs.bzl", "ARCHS", "NVCC")
 load(":lathe.bzl", "lathe_cc_library")
 
+# The oldest supported GPUs. What compiles for them compiles for all later ones.
+_OLDEST_ARCH = "80"
+
 def _cuda_objects_impl(ctx):
     compilation = cc_common.merge_cc_infos(direct_cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
     arguments = ["-std=c++20", "--expt-relaxed-constexpr", "--extended-lambda", "-Xcompiler=-fPIC,-Wall,-Wno-unknown-pragmas", "-DNDEBUG"]
 
-    # Code that nothing runs compiles in a quarter of the time without optimization.
-    unoptimized = ctx.attr.only_device_code_for or ctx.var.get("lathe_kernels") == "unoptimized"
+    # Code that nothing runs compiles in a quarter of the time without optimization, and is a test that the kernels
+    # compile for the oldest GPUs.
+    unoptimized = ctx.attr.only_device_code or ctx.var.get("lathe_kernels") == "unoptimized"
+    archs = [_OLDEST_ARCH] if unoptimized else ARCHS
     arguments += ["-O0", "-Xcicc=-O0", "-Xptxas=-O0"] if unoptimized else ["-O3"]
-    if ctx.attr.only_device_code_for:
-        arguments += ["-cubin", "-arch=sm_" + ctx.attr.only_device_code_for]
+    if ctx.attr.only_device_code:
+        arguments += ["-cubin", "-arch=sm_" + _OLDEST_ARCH]
     else:
         # Device code for each architecture, and code that the driver can compile for later ones.
-        for arch in ARCHS:
+        for arch in archs:
             arguments.append("-gencode=arch=compute_%s,code=sm_%s" % (arch, arch))
-        arguments.append("-gencode=arch=compute_%s,code=compute_%s" % (ARCHS[-1], ARCHS[-1]))
+        arguments.append("-gencode=arch=compute_%s,code=compute_%s" % (archs[-1], archs[-1]))
     for folder in compilation.includes.to_list() + compilation.quote_includes.to_list() + compilation.system_includes.to_list():
         arguments.append("-I" + folder)
     objects = []
     for source in ctx.files.srcs:
-        suffix = "cubin" if ctx.attr.only_device_code_for else "pic.o"
+        suffix = "cubin" if ctx.attr.only_device_code else "pic.o"
         out = ctx.actions.declare_file("%s_objects/%s.%s" % (ctx.label.name, source.basename, suffix))
         ctx.actions.run_shell(
             command = 'export PATH=/usr/bin:/bin; exec "$@"',
@@ -39,8 +44,8 @@ _cuda_objects = rule(
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu"]),
         "deps": attr.label_list(providers = [CcInfo]),
-        # An architecture. If set, only its device code is compiled, not the host's part of the sources.
-        "only_device_code_for": attr.string(),
+        # True to compile only device code, for the oldest GPUs, and not the host's part of the sources.
+        "only_device_code": attr.bool(),
     },
 )
 
@@ -52,22 +57,21 @@ def lathe_cuda_library(name, cu_srcs, srcs, deps, **kwargs):
         deps = deps,
     )
 
-    # Tests that the kernels compile for the oldest supported GPUs, whatever GPUs the build is for.
+    # Tests that the kernels compile for the oldest GPUs if the build is for others.
     _cuda_objects(
         name = name + "_kernels_sm_80",
         srcs = cu_srcs,
         deps = deps,
-        only_device_code_for = "80",
+        only_device_code = True,
         tags = ["manual"],
     )
-    archs = ",".join(["sm_" + arch for arch in ARCHS])
     lathe_cc_library(
         name = name,
         srcs = srcs + [name + "_kernels"],
         deps = deps,
         local_defines = select({
-            str(Label("//tools:unoptimized_kernels")): ['LATHE_CUDA_ARCHS=\\"%s\\"' % (archs + "\\ (not\\ optimized)")],
-            "//conditions:default": ['LATHE_CUDA_ARCHS=\\"%s\\"' % archs],
+            str(Label("//tools:unoptimized_kernels")): ['LATHE_CUDA_ARCHS=\\"sm_%s\\ (not\\ optimized)\\"' % _OLDEST_ARCH],
+            "//conditions:default": ['LATHE_CUDA_ARCHS=\\"%s\\"' % ",".join(["sm_" + arch for arch in ARCHS])],
         }),
         alwayslink = True,
         # Links with the static runtime, of which a program must have only one copy.
