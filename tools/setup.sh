@@ -7,7 +7,7 @@ set -euo pipefail
 
 packages=(
   bazel-bootstrap bazel-rules-java g++ pkg-config
-  libabsl-dev libbenchmark-dev libboost-context-dev libdnnl-dev libgloo-dev libgomp1 libgtest-dev libicu-dev libonig-dev
+  libabsl-dev libbenchmark-dev libdnnl-dev libgloo-dev libgomp1 libgtest-dev libicu-dev libonig-dev
   libcurl4-openssl-dev libhdf5-dev libsentencepiece-dev libssl-dev libyaml-cpp-dev libzstd-dev nlohmann-json3-dev
   zlib1g-dev
 )

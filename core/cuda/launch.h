@@ -63,7 +63,8 @@ void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
   }
   std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
   emulator::DoOrRecord([=] {
-    emulator::RunKernel(name, grid, block, shared_bytes, [&] { std::apply(kernel, values); });
+    emulator::RunKernel(name, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
+                        [&] { std::apply(kernel, values); });
   });
   CheckCuda(name, cudaGetLastError());
 }

@@ -94,13 +94,18 @@ struct Thread {
   dim3 block_size, grid_size;
   std::vector<AsyncCopy> copies = {};  // copies that have not arrived
   unsigned copy_groups = 0;            // groups committed so far
+  // What it brought to its last two products of tensor cores, and how many there were.
+  struct Operands {
+    float a[4][2], b[2][2];  // the elements of each word
+  } operands[2] = {};
+  unsigned products = 0;
 };
 // The thread whose turn it is.
 extern Thread* current;
 
-// Runs body() in every thread of every block. `dynamic_shared` is the number of bytes for
-// DynamicShared; they are fresh and filled with NaN for each block.
-void RunKernel(const char* name, dim3 grid, dim3 block, size_t dynamic_shared,
+// Runs body(), which calls the function `kernel`, in every thread of every block. `dynamic_shared`
+// is the number of bytes for DynamicShared; they are fresh and filled with NaN for each block.
+void RunKernel(const char* name, const void* kernel, dim3 grid, dim3 block, size_t dynamic_shared,
                const std::function<void()>& body);
 void* DynamicShared();
 
@@ -117,8 +122,8 @@ constexpr int64_t kGuardBytes = 0;
 void MemoryIsUsed(void* memory, size_t bytes, bool recorded = false);
 void MemoryIsFree(void* memory, size_t bytes, bool recorded = false);
 
-// Fills the static __shared__ variables of all kernels with NaN.
-void SpoilStaticShared();
+// Fills the static __shared__ variables that a kernel can use with NaN.
+void SpoilStaticShared(const void* kernel);
 
 // Does the work, or records it if a graph is being captured.
 void DoOrRecord(std::function<void()> work);

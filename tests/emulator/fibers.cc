@@ -1,8 +1,6 @@
 // Runs the blocks and threads of emulated kernels.
 #include <cuda_runtime.h>
 
-#include <boost/context/fiber.hpp>
-#include <boost/context/pooled_fixedsize_stack.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -14,15 +12,41 @@
 
 #include "lathe/tests/emulator/emulator.h"
 
+// Continues on the stack `to`, where an earlier call left it, and leaves its own in `*from`. It
+// keeps the registers that a function must keep, but not the modes of floating point, which kernels
+// don't change: Boost.Context, which keeps these too, takes twenty times as long.
+extern "C" void LatheSwitchStacks(void** from, void* to);
+asm(R"(
+.text
+.type LatheSwitchStacks, @function
+LatheSwitchStacks:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  popq %rcx
+  jmp *%rcx
+.size LatheSwitchStacks, .-LatheSwitchStacks
+)");
+
 namespace lathe::emulator {
 
 Thread* current = nullptr;
 
 namespace {
 
-namespace context = boost::context;
-
 constexpr unsigned kWarp = 32;
+constexpr size_t kSavedRegisters = 6;
 // Not a power of two: otherwise the tops of all stacks would share a few lines of the caches.
 constexpr size_t kStackBytes = (128 << 10) + 17 * 64;
 
@@ -62,7 +86,7 @@ struct Warp {
 // A thread of a block. Threads of later blocks run on the same fibers, because making one takes
 // time.
 struct Fiber : Thread {
-  context::fiber self, scheduler;
+  void* stack = nullptr;  // where it goes on
   const std::function<void()>* body = nullptr;
   unsigned number = 0;
   bool done = false;
@@ -81,6 +105,7 @@ struct Block {
 };
 
 Block* block = nullptr;
+void* scheduler = nullptr;  // the stack of RunThreads
 int64_t launches = 0;
 
 enum class Order { kForward, kReverse, kRandom };
@@ -114,7 +139,7 @@ void WaitAt(const Barrier& barrier, uint64_t round) {
   Fiber& self = Self();
   self.barrier = &barrier;
   self.round = round;
-  self.scheduler = std::move(self.scheduler).resume();
+  LatheSwitchStacks(&self.stack, scheduler);
 }
 
 // Gives each of these threads a turn: it runs until it has to wait. Returns true if any could run.
@@ -126,7 +151,7 @@ bool RunThreads(const std::vector<size_t>& threads) {
     fiber.barrier = nullptr;
     any = true;
     current = &fiber;
-    fiber.self = std::move(fiber.self).resume();
+    LatheSwitchStacks(&scheduler, fiber.stack);
     if (!fiber.done) continue;
     // Barriers don't wait for threads that have returned.
     Warp& warp = block->warps[fiber.number / kWarp];
@@ -167,31 +192,39 @@ void RunBlock(const std::vector<size_t>& order) {
   }
 }
 
+// What a fiber does.
+[[noreturn]] void RunBodies() {
+  while (true) {
+    Fiber& self = Self();
+    (*self.body)();
+    self.done = true;
+    LatheSwitchStacks(&self.stack, scheduler);
+  }
+}
+
 // Returns at least n fibers, each of which runs its `body` when it is resumed, and then is `done`.
-// They are never freed: that would unwind their stacks.
+// They and their stacks are never freed.
 std::span<const std::unique_ptr<Fiber>> Fibers(size_t n) {
-  static auto& stacks = *new context::pooled_fixedsize_stack(kStackBytes);
   static auto& fibers = *new std::vector<std::unique_ptr<Fiber>>;
   while (fibers.size() < n) {
-    fibers.push_back(std::make_unique<Fiber>());
-    Fiber* const self = fibers.back().get();
-    self->number = static_cast<unsigned>(fibers.size() - 1);
-    self->self = context::fiber(std::allocator_arg, stacks, [self](context::fiber&& scheduler) {
-      self->scheduler = std::move(scheduler);
-      while (true) {
-        (*self->body)();
-        self->done = true;
-        self->scheduler = std::move(self->scheduler).resume();
-      }
-      return context::fiber();
-    });
+    auto fiber = std::make_unique<Fiber>();
+    fiber->number = static_cast<unsigned>(fibers.size());
+    // From top to bottom, as if RunBodies had been called and would run its first instruction next:
+    // where it would return to, where it goes on, and registers. All bytes are a multiple of 16.
+    void** const end = new void*[kStackBytes / sizeof(void*)] + kStackBytes / sizeof(void*);
+    end[-1] = nullptr;
+    end[-2] = reinterpret_cast<void*>(RunBodies);
+    void** const registers = end - 2 - kSavedRegisters;
+    std::fill_n(registers, kSavedRegisters, nullptr);
+    fiber->stack = registers;
+    fibers.push_back(std::move(fiber));
   }
   return fibers;
 }
 
 }  // namespace
 
-void RunKernel(const char* name, dim3 grid, dim3 size, size_t dynamic_shared,
+void RunKernel(const char* name, const void* kernel, dim3 grid, dim3 size, size_t dynamic_shared,
                const std::function<void()>& body) {
   const size_t threads = size_t{size.x} * size.y * size.z;
   if (threads == 0 || threads > 1024 || threads % kWarp != 0) {
@@ -220,7 +253,7 @@ void RunKernel(const char* name, dim3 grid, dim3 size, size_t dynamic_shared,
     now.all.live = static_cast<unsigned>(threads);
     now.dynamic_shared = shared.get();
     std::memset(now.dynamic_shared, 0xff, dynamic_shared);
-    SpoilStaticShared();
+    SpoilStaticShared(kernel);
     block = &now;
     const unsigned x = static_cast<unsigned>(at % grid.x);
     const unsigned y = static_cast<unsigned>(at / grid.x % grid.y);

@@ -8,9 +8,8 @@ namespace lathe::emulator {
 
 void MultiplyAccumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                         float (*widen)(uint16_t)) {
-  struct Operands {
-    float a[4][2], b[2][2];  // the elements of each word
-  } mine;
+  // A lane that has come to the next product has read these operands, so two places take turns.
+  Thread::Operands& mine = current->operands[current->products++ % 2];
   const auto widen_word = [widen](uint32_t word, float(&to)[2]) {
     to[0] = widen(static_cast<uint16_t>(word));
     to[1] = widen(static_cast<uint16_t>(word >> 16));
@@ -19,8 +18,9 @@ void MultiplyAccumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
   for (unsigned i = 0; i < 2; ++i) widen_word(b[i], mine.b[i]);
   bool present[32];
   const uint64_t* brought = ExchangeInWarp(~0u, ToBits(&mine), present);
-  const Operands* all[32];
-  for (unsigned lane = 0; lane < 32; ++lane) all[lane] = FromBits<const Operands*>(brought[lane]);
+  const Thread::Operands* all[32];
+  for (unsigned lane = 0; lane < 32; ++lane)
+    all[lane] = FromBits<const Thread::Operands*>(brought[lane]);
   const unsigned g = Lane() / 4, t = Lane() % 4;
   float sums[4] = {};  // of rows g and g + 8, each of columns 2 t and 2 t + 1
   for (unsigned half = 0; half < 2; ++half) {
@@ -38,7 +38,6 @@ void MultiplyAccumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
     }
   }
   for (unsigned i = 0; i < 4; ++i) c[i] += sums[i];
-  ExchangeInWarp(~0u, 0, present);  // now nobody needs `mine` any more
 }
 
 void LoadMatrices(uint32_t (&to)[4], const void* row, bool transposed) {
