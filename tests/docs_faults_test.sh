@@ -75,7 +75,7 @@ faults <<'END'
 README.md	s,\(docs/gpus\.md\),(docs/gpu.md),	a link to docs/gpu.md, which is not there
 README.md	s,docs/training\.md#use-from-c,docs/training.md#from-c,	which has no such heading
 CONTRIBUTING.md	s,//core:ops/losses_test,//core:ops/loss_test,	//core:ops/loss_test: no such test
-docs/extending/op.md	s,losses_test_v2,shape_test_v2,	//core:ops/shape_test_v2: no such test
+docs/extending/op.md	s,losses_test_levels,shape_test_levels,	//core:ops/shape_test_levels: no such test
 CONTRIBUTING.md	s,tests/emulator,tests/emulators,	tests/emulators does not exist
 README.md	s,--num_train_epochs,--train_epochs,	no program in apps/ has the flag --train_epochs
 README.md	s,^(.*finetune .*)--save_strategy,\1--save_strategies,	no program in apps/ has the flag --save_strategies

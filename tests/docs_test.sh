@@ -100,7 +100,7 @@ has_target() {
 
 # has_test PACKAGE NAME: whether the package has this test, as its BUILD file reads. A test has the name of its source,
 # or comes from an op or a list: "NAME_%s_test" and "WHERE" make NAME_WHERE_test; NAME alone makes a test for each device,
-# and an op with `levels` one for each instruction set level.
+# and an op with `levels` one for other instruction set levels. `lathe_ops` makes all_ops_WHERE_test.
 has_test() {
   local build=./$1/BUILD.bazel name=$2 head tail
   has_target "$1" "$name" || [ -e "./$1/$name.cc" ] && return 0
@@ -111,10 +111,11 @@ has_test() {
     grep -sqF "\"${head}%s_test\"" "$build" && grep -qF "\"$tail\"" "$build" && return 0
   done
   if [[ $name =~ ^(ops/)?(.*)_(gpu|emulated|emulated_asan)_test$ ]]; then
+    [ "${BASH_REMATCH[2]}" != all_ops ] || { grep -sq '^lathe_ops(' "$build" && return 0; }
     grep -sqE "(^ *|[[(]|, |name = )\"${BASH_REMATCH[2]}\"[]),]" "$build"
-  elif [[ $name =~ ^ops/(.*)_test_v[2-5]$ ]]; then
+  elif [[ $name =~ ^ops/(.*)_test_levels$ ]]; then
     grep -sqE "lathe_op\\(.*\"${BASH_REMATCH[1]}\".*levels = True" "$build"
-  elif [[ $name =~ ^(.*_test)_v[2-5]$ ]]; then
+  elif [[ $name =~ ^(.*_test)_levels$ ]]; then
     grep -sqE "^ *\"(:|//[a-z/]+:)?${BASH_REMATCH[1]}\"," "$build"
   else
     return 1
@@ -148,7 +149,7 @@ check_word() {
       package=${label%%:*}
       name=${label##*:}
       [[ $label == *:* ]] || name=$(basename "$package")
-      if [[ $name =~ _test(_v[2-5])?$ ]]; then
+      if [[ $name =~ _test(_levels)?$ ]]; then
         has_test "$package" "$name" || problem=": no such test"
       else
         has_target "$package" "$name" || problem=": no such target"

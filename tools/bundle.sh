@@ -50,7 +50,7 @@ libraries() {
 # Prints the targets that are built and packed.
 targets() {
   local tests='_gpu_test$|:nccl_(group|library)_test$|(cublaslt|cudnn)_library_test$|attention_cudnn_test$'
-  bazel query --noshow_progress "filter('$tests', tests(//...)) union attr(testonly, 0, kind(cc_binary, //tests/benchmarks/...)) union //apps/finetune union //apps/lathe" 2>/dev/null |
+  bazel query --noshow_progress "filter('$tests', tests(//...)) except attr(tags, '\bmanual\b', tests(//...)) union attr(testonly, 0, kind(cc_binary, //tests/benchmarks/...)) union //apps/finetune union //apps/lathe" 2>/dev/null |
     LC_ALL=C sort
 }
 

@@ -139,21 +139,17 @@ def lathe_cpu_kernels(name, srcs, hdrs, deps):
     )
 
 def lathe_level_tests(name, test):
-    """Runs a test as on other processors: <name>_v2 for x86-64-v2, _v3 for AVX2, _v4 for AVX-512, _v5 for AVX512-BF16.
+    """Runs a test as on processors of other levels, as <name>_levels: x86-64-v2, AVX2, AVX-512 and AVX512-BF16.
 
     Kernels and products are then those of the level. A level that this processor lacks is skipped, and so is its own, at
-    which the test itself runs.
+    which the test itself runs. `--test_arg=2` runs x86-64-v2 alone.
     """
-    for level in CPU_LEVELS:
-        native.sh_test(
-            name = "%s_v%d" % (name, level),
-            srcs = [Label("//tests:with_isa.sh")],
-            args = [
-                str(level),
-                "$(rootpath %s)" % test,
-            ],
-            data = [test],
-        )
+    native.sh_test(
+        name = name + "_levels",
+        srcs = [Label("//tests:with_isa.sh")],
+        args = ["$(rootpath %s)" % test],
+        data = [test],
+    )
 
 # Tags of the program for the emulated device that runs what another runs under AddressSanitizer. It serves debuggers.
 PLAIN_EMULATED_TAGS = ["manual"]
@@ -216,18 +212,18 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
     The op is ops/<name>.h and ops/<name>.cc; ops/<name>_test.cc tests it. Its kernels are found where they are:
     cpu/*.cc, cuda/*.cu and the headers of their tables. The same cases are linked into four programs, which run them
     on the host, on a GPU (ops/<name>_gpu_test, skipped where there is none), on the emulated device
-    (ops/<name>_emulated_test, which //... leaves out), and there in reverse order under AddressSanitizer
-    (ops/<name>_emulated_asan_test).
+    (ops/<name>_emulated_test), and there in reverse order under AddressSanitizer (ops/<name>_emulated_asan_test). Those
+    for devices serve developers: //... leaves them out, because lathe_ops has the cases of all ops in two programs.
 
     Args:
       name: The op's name. It may have a folder, as in "norm/rms_norm".
       more_tests: Further tests of it, by the name of their source without `_test.cc`.
       host_tests: The same for tests that run on the host only.
       levels: True for an op with kernels or products of the CPU. Then its tests on the host run at each instruction
-        set level, too: ops/<name>_test_v2 and so on (lathe_level_tests).
+        set level, too: ops/<name>_test_levels (lathe_level_tests).
 
     Returns:
-      The name.
+      What lathe_ops takes: the name, and the names of the tests that run on devices.
     """
     for test in [name] + more_tests + host_tests:
         _test_cases(
@@ -250,26 +246,33 @@ def lathe_op(name, more_tests = [], host_tests = [], levels = False):
         if levels:
             lathe_level_tests(name = "ops/%s_test" % test, test = ":ops/%s_test" % test)
     for test in [name] + more_tests:
-        for where, backend, env, tags in [
-            ("gpu", ":cuda", {}, []),
-            ("emulated", Label("//tests/emulator:cuda"), {}, PLAIN_EMULATED_TAGS),
-            ("emulated_asan", Label("//tests/emulator:cuda_asan"), ASAN_ENV, []),
-        ]:
+        _op_tests_on_devices("ops/%s" % test, [test], tags = ["manual"])
+    return struct(name = name, tests = [name] + more_tests)
+
+def _op_tests_on_devices(name, tests, where = ["gpu", "emulated", "emulated_asan"], **kwargs):
+    """Programs <name>_gpu_test and so on with the cases of these tests of ops."""
+    for key, backend, env in [
+        ("gpu", ":cuda", {}),
+        ("emulated", Label("//tests/emulator:cuda"), {}),
+        ("emulated_asan", Label("//tests/emulator:cuda_asan"), ASAN_ENV),
+    ]:
+        if key in where:
             lathe_cc_test(
-                name = "ops/%s_%s_test" % (test, where),
+                name = "%s_%s_test" % (name, key),
                 env = env,
                 linkstatic = True,
-                tags = tags,
-                deps = [
-                    ":ops/%s_cases" % test,
+                deps = [":ops/%s_cases" % test for test in tests] + [
                     backend,
                     Label("//tests:check_op_on_device"),
                 ],
+                **kwargs
             )
-    return name
 
 def lathe_ops(name, ops, srcs, hdrs, deps):
     """The library of all ops, with the header ops/<name>.h that includes those of all ops.
+
+    The cases of all ops' tests run on a GPU (ops/all_ops_gpu_test) and, under AddressSanitizer, on the emulated device
+    (ops/all_ops_emulated_asan_test).
 
     Args:
       name: The library's name.
@@ -280,7 +283,7 @@ def lathe_ops(name, ops, srcs, hdrs, deps):
     """
     umbrella = "ops/%s.h" % name
     lines = ["// All ops: each has a line in %s/BUILD.bazel." % native.package_name(), "#pragma once", ""]
-    lines += ['#include "lathe/%s/ops/%s.h"' % (native.package_name(), op) for op in ops]
+    lines += ['#include "lathe/%s/ops/%s.h"' % (native.package_name(), op.name) for op in ops]
     native.genrule(
         name = name + "_header",
         outs = [umbrella],
@@ -288,7 +291,10 @@ def lathe_ops(name, ops, srcs, hdrs, deps):
     )
     lathe_cc_library(
         name = name,
-        srcs = srcs + ["ops/%s.cc" % op for op in ops],
-        hdrs = hdrs + ["ops/%s.h" % op for op in ops] + [umbrella],
+        srcs = srcs + ["ops/%s.cc" % op.name for op in ops],
+        hdrs = hdrs + ["ops/%s.h" % op.name for op in ops] + [umbrella],
         deps = deps,
     )
+    tests = [test for op in ops for test in op.tests]
+    _op_tests_on_devices("ops/all_ops", tests, where = ["gpu"])
+    _op_tests_on_devices("ops/all_ops", tests, where = ["emulated_asan"], shard_count = 4)

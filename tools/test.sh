@@ -131,8 +131,8 @@ fi
 # If a part does not build, it counts as one failed case, because the number of its cases is unknown.
 bazel build "${quiet[@]}" "${options[@]}" //... || failed=$((failed + 1))
 
-# Prints "PASSED FAILED SKIPPED", the cases in a test.xml. GoogleTest wrote it, or (after a crash or a
-# timeout) Bazel. Disabled cases are none of these.
+# Prints "PASSED FAILED SKIPPED", the cases in a test.xml, or in those of a test's shards. GoogleTest wrote it, or (after a
+# crash or a timeout) Bazel. Disabled cases are none of these.
 count_cases() {
   awk '
     function attribute(name) {
@@ -143,7 +143,7 @@ count_cases() {
       good += attribute("tests") - attribute("failures") - attribute("errors") - attribute("skipped") - attribute("disabled")
     }
     /^ *<testsuite name=/ { idle += attribute("skipped") }
-    END { print good + 0, bad + 0, idle + 0 }' "$1"
+    END { print good + 0, bad + 0, idle + 0 }' "$@"
 }
 
 # run_tests BAZEL_OPTION...: runs the tests of //... and counts them. Tests use all cores themselves, but many wait for
@@ -151,7 +151,7 @@ count_cases() {
 # users of the machine) can delay: up to five that fail run once more, alone, and are named if they pass then. Results
 # never come from the cache, which knows nothing of the files in the data folders.
 run_tests() {
-  local label xml good bad idle again
+  local label folder reports good bad idle again
   local run=(bazel test "${quiet[@]}" --keep_going --nocache_test_results "${options[@]}" "$@")
   "${run[@]}" --jobs=4 --local_test_jobs=4 //... 2>&1 | tee "$log" || true
   again=$(grep -oE '^//\S+ +(FAILED|TIMEOUT)' "$log" | cut -d ' ' -f 1 | sort -u) || true
@@ -163,15 +163,16 @@ run_tests() {
     done
   fi
   while read -r label; do
-    xml=bazel-testlogs/${label#//}
-    xml=${xml/://}/test.xml
+    folder=bazel-testlogs/${label#//}
+    folder=${folder/://}
+    mapfile -t reports < <(compgen -G "$folder/test.xml"; compgen -G "$folder/shard_*/test.xml")
     good=0
     bad=0
     idle=0
     if grep -qE "^$label +(\(cached\) )?PASSED" "$log"; then
-      read -r good bad idle < <(count_cases "$xml")
-    elif grep -qE "^$label +(\(cached\) )?(FAILED|TIMEOUT|FLAKY)" "$log" && [ -f "$xml" ]; then
-      read -r good bad idle < <(count_cases "$xml")
+      read -r good bad idle < <(count_cases /dev/null "${reports[@]}")
+    elif grep -qE "^$label +(\(cached\) )?(FAILED|TIMEOUT|FLAKY)" "$log" && [ "${#reports[@]}" -gt 0 ]; then
+      read -r good bad idle < <(count_cases /dev/null "${reports[@]}")
       [ "$bad" -gt 0 ] || bad=1  # it ended badly after its last case
     else
       bad=1  # it did not run
