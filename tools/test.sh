@@ -165,7 +165,7 @@ run_tests() {
   while read -r label; do
     folder=bazel-testlogs/${label#//}
     folder=${folder/://}
-    mapfile -t reports < <(compgen -G "$folder/test.xml"; compgen -G "$folder/shard_*/test.xml")
+    mapfile -t reports < <(compgen -G "$folder/test.xml" || compgen -G "$folder/shard_*/test.xml")
     good=0
     bad=0
     idle=0
