@@ -100,16 +100,22 @@ END
 
 fault README.md 's,$, and so on and so forth,' "bytes, more than 7000"
 
-# The loop: a page that goes its own way, an example that does, and another order.
-fault examples/README.md 's,optimizer\.ZeroGrad\(\);,optimizer.Clear();,' "examples/README.md: the loop's \"optimizer.Clear();\" is not in examples/table_mlp.cc"
-fault README.md 's,scheduler->Step\(\);,scheduler.Step();,' "README.md: the loop's \"scheduler.Step();\" is not in examples/training_loop.cc"
-fault docs/zh.md 's,lr = 3e-5,lr = 3e-4,' "docs/zh.md: the loop's \"lathe::AdamWoptimizer(model->Parameters(),{.lr=3e-4});\""
+# The loop: a page that goes its own way, an example that does, and another order. Faults of one tree are of different pages.
+faults <<'END'
+examples/README.md	s,optimizer\.ZeroGrad\(\);,optimizer.Clear();,	examples/README.md: the loop's "optimizer.Clear();" is not in examples/table_mlp.cc
+README.md	s,scheduler->Step\(\);,scheduler.Step();,	README.md: the loop's "scheduler.Step();" is not in examples/training_loop.cc
+docs/zh.md	s,lr = 3e-5,lr = 3e-4,	docs/zh.md: the loop's "lathe::AdamWoptimizer(model->Parameters(),{.lr=3e-4});"
+END
+faults <<'END'
+docs/zh.md	s,examples/training_loop\.cc -->,examples/loop.cc -->,	docs/zh.md: there is no examples/loop.cc
+docs/hi.md	s,optimizer\.Step\(\);,optimizer.Step(1);,	docs/hi.md: its code differs from README.md's
+END
+faults <<'END'
+README.md	/^<!-- C\+\+ of/d	README.md shows no training loop in C++
+docs/ja.md	/^```cpp/,/^```$/d	docs/ja.md shows no training loop in C++
+END
 fault examples/training_loop.cc 's,Backward\(outputs\.loss\),Backward(outputs.loss.Sum()),' "docs/ja.md: the loop's \"accelerator.Backward(outputs.loss);\""
 fault examples/training_loop.cc '/ZeroGrad/d; s,^( *)optimizer\.Step\(\);,\1optimizer.ZeroGrad();\n&,' "README.md: the loop's \"optimizer.ZeroGrad();\""
-fault docs/zh.md 's,examples/training_loop\.cc -->,examples/loop.cc -->,' "docs/zh.md: there is no examples/loop.cc"
-fault README.md '/^<!-- C\+\+ of/d' "README.md shows no training loop in C++"
-fault docs/ja.md '/^```cpp/,/^```$/d' "docs/ja.md shows no training loop in C++"
-fault docs/hi.md 's,optimizer\.Step\(\);,optimizer.Step(1);,' "docs/hi.md: its code differs from README.md's"
 
 # site LINE EXPECTED: a site of two pages, one of them with this line; check_links.sh says EXPECTED and finds a fault, or no fault
 # if it says how many links there are.
