@@ -3,7 +3,7 @@
 load("@lathe_cuda//:defs.bzl", "ARCHS", "NVCC")
 load(":lathe.bzl", "lathe_cc_library")
 
-# The oldest supported GPUs. What compiles for them compiles for all later ones.
+# The oldest supported GPUs. What compiles for them compiles for all later ones: no kernel looks at __CUDA_ARCH__.
 _OLDEST_ARCH = "80"
 
 def _cuda_objects_impl(ctx):

@@ -14,7 +14,7 @@
 
 // Continues on the stack `to`, where an earlier call left it, and leaves its own in `*from`. It
 // keeps the registers that a function must keep, but not the modes of floating point, which kernels
-// don't change: Boost.Context, which keeps these too, takes twenty times as long.
+// don't change. Boost.Context keeps these, too: 110 ns instead of 5 on a Xeon.
 extern "C" void LatheSwitchStacks(void** from, void* to);
 asm(R"(
 .text
@@ -210,7 +210,8 @@ std::span<const std::unique_ptr<Fiber>> Fibers(size_t n) {
     auto fiber = std::make_unique<Fiber>();
     fiber->number = static_cast<unsigned>(fibers.size());
     // From top to bottom, as if RunBodies had been called and would run its first instruction next:
-    // where it would return to, where it goes on, and registers. All bytes are a multiple of 16.
+    // where it would return to, where it goes on, and registers. A stack is aligned to 16 bytes.
+    static_assert(kStackBytes % 16 == 0);
     void** const end = new void*[kStackBytes / sizeof(void*)] + kStackBytes / sizeof(void*);
     end[-1] = nullptr;
     end[-2] = reinterpret_cast<void*>(RunBodies);

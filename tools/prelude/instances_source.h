@@ -1,6 +1,5 @@
 // Instances of templates that many tests need. Without optimization, a test then calls those of
-// instances.cc instead of compiling its own. LATHE_EXTERN is `extern`, or nothing where they are
-// compiled.
+// instances.cc instead of compiling its own. LATHE_EXTERN is `extern`, but nothing in instances.cc.
 LATHE_EXTERN template class std::basic_string<char>;
 LATHE_EXTERN template class std::vector<bool>;
 LATHE_EXTERN template class std::vector<char>;
