@@ -63,6 +63,13 @@ void Protect(int how) {
   }
 }
 
+// Gives back the huge pages that lie in a block. A part of one would make it many pages again.
+void GiveBack(const Memory::Part& part) {
+  const size_t begin = (part.begin + kHugePage - 1) / kHugePage * kHugePage;
+  const size_t end = (part.begin + part.bytes) / kHugePage * kHugePage;
+  if (begin < end) madvise(TheMemory().base + begin, end - begin, MADV_DONTNEED);
+}
+
 }  // namespace
 
 DeviceAccess::DeviceAccess() {
@@ -215,7 +222,7 @@ cudaError_t cudaFree(void* memory) {
   const std::lock_guard lock(m.mutex);
   const auto found = m.blocks.find(static_cast<char*>(memory));
   if (found == m.blocks.end()) return Fail(cudaErrorInvalidValue);
-  madvise(memory, found->second.bytes, MADV_DONTNEED);
+  lathe::emulator::GiveBack(found->second);
   ASAN_POISON_MEMORY_REGION(memory, found->second.bytes);
   m.used -= found->second.bytes;
   m.free.emplace(found->second.bytes, found->second.begin);
