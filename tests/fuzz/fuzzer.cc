@@ -21,11 +21,13 @@ namespace fs = std::filesystem;
 class Folder {
  public:
   Folder() {
+    // In memory if possible: a disk's file system may search long for a number for each new file.
     const char* const given = std::getenv("TEST_TMPDIR");
-    std::error_code ignored;
-    path_ = given != nullptr ? given : fs::is_directory("/dev/shm", ignored) ? "/dev/shm" : "/tmp";
-    path_ += "/lathe_fuzz.XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) throw FileError(path_, errno);
+    for (const char* const place : {"/dev/shm", given != nullptr ? given : "/tmp"}) {
+      path_ = std::string(place) + "/lathe_fuzz.XXXXXX";
+      if (mkdtemp(path_.data()) != nullptr) return;
+    }
+    throw FileError(path_, errno);
   }
   ~Folder() {
     std::error_code ignored;
