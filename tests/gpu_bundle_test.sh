@@ -22,7 +22,7 @@ done
 
 mkdir -p "$temp/extra/deep"
 echo hello >"$temp/extra/deep/file"
-tools/bundle.sh "$temp/one.tar.gz" "${programs[@]}" --max_mib 100 --with "$temp/extra" --with "$temp/extra/deep:golden/other" >"$temp/said"
+pack "$temp/one.tar.gz" --with "$temp/extra" --with "$temp/extra/deep:golden/other" >"$temp/said"
 expect 'needs glibc 2\.[0-9]+ or newer' "$temp/said"
 
 # The same files give the same bytes, here for a program without libraries. A bundle that is too large is refused.

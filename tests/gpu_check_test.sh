@@ -4,7 +4,7 @@ set -euo pipefail
 
 . tests/gpu_check_testing.sh
 
-tools/bundle.sh "$temp/one.tar.gz" "${programs[@]}" --max_mib 100 >/dev/null
+pack "$temp/one.tar.gz" >/dev/null
 unpack "$temp/one.tar.gz"
 
 # A fake nvidia-smi shows a GPU. The stages must report losses and times correctly.
