@@ -70,7 +70,42 @@ def lathe_cc_binary(name, deps = [], **kwargs):
         **kwargs
     )
 
-def lathe_cc_test(name, deps = [], copts = [], **kwargs):
+# Tests that mostly wait, and those that wait for more than half of their time.
+_WAITING = [
+    "apps/lathe/launch:launch_test",
+    "apps/testing:joining_faults_test",
+    "distributed/groups/nccl:nccl_emulated_test",
+    "distributed/groups/nccl:nccl_group_logic_test",
+    "distributed/groups:process_group_faults_test",
+    "distributed/job:silent_rank_test",
+    "distributed/launch:launch_signals_test",
+    "distributed/launch:launch_test",
+    "distributed/liveness:peer_watch_test",
+    "distributed/liveness:who_reports_test",
+    "distributed/rendezvous:store_connection_test",
+    "distributed:accelerator_faults_test",
+    "tests/hub:hub_hosts_test",
+    "tests/hub:hub_test",
+    "train:trainer_ranks_test",
+    "train:trainer_resume_anyway_test",
+]
+_OFTEN_WAITING = [
+    "apps/testing:checkpoint_faults_test",
+    "apps/testing:lone_work_faults_test",
+    "apps/testing:machine_faults_test",
+    "apps/testing:process_faults_test",
+    "apps/testing:two_machines_test",
+    "distributed/groups:machines_test",
+]
+
+# A busy test takes ten parts of the processor. tools/test.sh says how many parts all tests have at a time.
+_BUSY = "cpu:10"
+
+def _share(name):
+    label = native.package_name() + ":" + name
+    return "cpu:1" if label in _WAITING else "cpu:5" if label in _OFTEN_WAITING else _BUSY
+
+def lathe_cc_test(name, deps = [], copts = [], tags = [], **kwargs):
     """A GoogleTest program with the library's main.
 
     The libraries under test are compiled as they are for programs.
@@ -79,6 +114,7 @@ def lathe_cc_test(name, deps = [], copts = [], **kwargs):
         name = name,
         copts = TEST_SOURCE_COPTS + _include(_TEST_PRELUDE) + copts,
         linkopts = _LINKOPTS,
+        tags = tags + [_share(name)],
         deps = deps + [_TEST_PRELUDE, Label("//tools/third_party:gtest_main")],
         visibility = ["//visibility:public"],
         **kwargs
@@ -148,6 +184,7 @@ def lathe_level_tests(name, test):
         name = name + "_levels",
         srcs = [Label("//tests:with_isa.sh")],
         args = ["$(rootpath %s)" % test],
+        tags = [_BUSY],
         data = [test],
     )
 
