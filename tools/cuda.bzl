@@ -98,7 +98,7 @@ _host_sources = rule(
 )
 
 def lathe_emulated_library(name, cu_srcs, srcs, deps, copts = [], **kwargs):
-    """Compiles the sources of lathe_cuda_library for the emulator, which must be in `deps`."""
+    """Compiles the sources of lathe_cuda_library for the emulator, which must be in `deps`. `prelude` suits `copts`."""
     _host_sources(
         name = name + "_sources",
         srcs = cu_srcs,

@@ -15,7 +15,7 @@ _LINKOPTS = ["-fopenmp", "-Wl,--build-id=sha1"]
 TEST_SOURCE_COPTS = SOURCE_COPTS + ["-O0"]
 
 # Headers with which sources begin, and which are compiled once for all of them.
-_PRELUDE = Label("//tools/prelude")
+PRELUDE = Label("//tools/prelude")
 _CALLER_PRELUDE = Label("//tools/prelude:caller_prelude")
 _TEST_PRELUDE = Label("//tools/prelude:test_prelude")
 
@@ -32,7 +32,7 @@ def _defaults():
     """How the package's sources are compiled, and the header with which they begin."""
     if any([(native.package_name() + "/").startswith(folder + "/") for folder in _CALLERS]):
         return CALLER_COPTS, _CALLER_PRELUDE
-    return SOURCE_COPTS, _PRELUDE
+    return SOURCE_COPTS, PRELUDE
 
 def lathe_cc_library(name, copts = [], deps = [], prelude = None, **kwargs):
     """A library whose headers are included as "lathe/<package>/<file>.h".
@@ -193,6 +193,7 @@ PLAIN_EMULATED_TAGS = ["manual"]
 
 # How kernels that the emulator runs are compiled for AddressSanitizer, as with --config=asan in .bazelrc.
 ASAN_COPTS = ["-O1", "-fsanitize=address", "-fno-omit-frame-pointer", "-Wno-maybe-uninitialized"]
+ASAN_PRELUDE = Label("//tools/prelude:asan_prelude")
 
 # For tests of these kernels. Blocks and threads run in reverse order, because no result may depend on it. Reports show
 # three frames of where memory was allocated: to note more took 7 % of the tests' time.

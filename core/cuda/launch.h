@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
+#include <type_traits>
 
 #include "lathe/core/base/round_up.h"
 #include "lathe/core/cuda/runtime/device.h"
@@ -55,17 +56,23 @@ T* DynamicShared() {
   return static_cast<T*>(emulator::DynamicShared());
 }
 
+// Calls a kernel in one thread. `arguments` is a tuple of them.
+template <typename... Parameters>
+void RunThread(const void* kernel, const void* arguments) {
+  std::apply(reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel)),
+             *static_cast<const std::tuple<Parameters...>*>(arguments));
+}
+
 template <typename... Parameters, typename... Arguments>
 void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             size_t shared_bytes, Arguments&&... arguments) {
   if (shared_bytes > (48 << 10)) {
     AllowSharedMemory(name, reinterpret_cast<const void*>(kernel), shared_bytes);
   }
-  std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  emulator::DoOrRecord([=] {
-    emulator::RunKernel(name, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
-                        [&] { std::apply(kernel, values); });
-  });
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...));
+  const std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
+  emulator::LaunchKernel(name, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
+                         RunThread<Parameters...>, &values, sizeof values);
   CheckCuda(name, cudaGetLastError());
 }
 

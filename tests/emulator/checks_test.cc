@@ -248,7 +248,7 @@ TEST(SharedMemory, OfABlockIsLimited) {
               "but this GPU has 232448");
   }
   // RunKernel enforces the limit, too.
-  EXPECT_DEATH(emulator::RunKernel("kernel", nullptr, dim3(1), 32, kMost + 1, [] {}),
+  EXPECT_DEATH(emulator::RunKernel("kernel", nullptr, dim3(1), 32, kMost + 1, nullptr, nullptr),
                "kernel: 232449 bytes of shared memory, but the device has 232448");
   EXPECT_DEATH((setenv("LATHE_EMULATOR_SHARED_KIB", "99", 1), launch(100 << 10)),
                "102400 bytes of shared memory, but the device has 101376");

@@ -103,10 +103,16 @@ struct Thread {
 // The thread whose turn it is.
 extern Thread* current;
 
-// Runs body(), which calls the function `kernel`, in every thread of every block. `dynamic_shared`
-// is the number of bytes for DynamicShared; they are fresh and filled with NaN for each block.
+// Calls the function `kernel` with its arguments in one thread. Neither has a type here, so that
+// each kernel that is launched costs the compiler little.
+using RunThread = void (*)(const void* kernel, const void* arguments);
+// Runs a kernel in every thread of every block. `dynamic_shared` is the number of bytes for
+// DynamicShared; they are fresh and filled with NaN for each block.
 void RunKernel(const char* name, const void* kernel, dim3 grid, dim3 block, size_t dynamic_shared,
-               const std::function<void()>& body);
+               RunThread run, const void* arguments);
+// Does so, or records it if a graph is being captured. Keeps a copy of the arguments' bytes.
+void LaunchKernel(const char* name, const void* kernel, dim3 grid, dim3 block,
+                  size_t dynamic_shared, RunThread run, const void* arguments, size_t bytes);
 void* DynamicShared();
 
 // The bytes that a pool must leave free behind each piece of memory that it hands out.

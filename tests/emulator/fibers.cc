@@ -55,6 +55,13 @@ constexpr size_t kStackBytes = (128 << 10) + 17 * 64;
   std::abort();
 }
 
+// A kernel and its arguments.
+struct Call {
+  RunThread run;
+  const void* kernel;
+  const void* arguments;
+};
+
 // A barrier of living threads, which is used again and again.
 struct Barrier {
   unsigned live = 0, arrived = 0;
@@ -87,7 +94,7 @@ struct Warp {
 // time.
 struct Fiber : Thread {
   void* stack = nullptr;  // where it goes on
-  const std::function<void()>* body = nullptr;
+  const Call* call = nullptr;
   unsigned number = 0;
   bool done = false;
   const Barrier* barrier = nullptr;  // where it waits; null: nowhere
@@ -196,13 +203,13 @@ void RunBlock(const std::vector<size_t>& order) {
 [[noreturn]] void RunBodies() {
   while (true) {
     Fiber& self = Self();
-    (*self.body)();
+    self.call->run(self.call->kernel, self.call->arguments);
     self.done = true;
     LatheSwitchStacks(&self.stack, scheduler);
   }
 }
 
-// Returns at least n fibers, each of which runs its `body` when it is resumed, and then is `done`.
+// Returns at least n fibers, each of which does its `call` when it is resumed, and then is `done`.
 // They and their stacks are never freed.
 std::span<const std::unique_ptr<Fiber>> Fibers(size_t n) {
   static auto& fibers = *new std::vector<std::unique_ptr<Fiber>>;
@@ -226,7 +233,8 @@ std::span<const std::unique_ptr<Fiber>> Fibers(size_t n) {
 }  // namespace
 
 void RunKernel(const char* name, const void* kernel, dim3 grid, dim3 size, size_t dynamic_shared,
-               const std::function<void()>& body) {
+               RunThread run, const void* arguments) {
+  const Call call = {run, kernel, arguments};
   const size_t threads = size_t{size.x} * size.y * size.z;
   if (threads == 0 || threads > 1024 || threads % kWarp != 0) {
     Fail(std::string(name) + ": blocks of " + std::to_string(threads) + " threads");
@@ -265,7 +273,7 @@ void RunKernel(const char* name, const void* kernel, dim3 grid, dim3 size, size_
       fiber.block_index = {x, y, z};
       fiber.block_size = size;
       fiber.grid_size = grid;
-      fiber.body = &body;
+      fiber.call = &call;
       fiber.done = false;
       fiber.barrier = nullptr;
     }
@@ -273,6 +281,14 @@ void RunKernel(const char* name, const void* kernel, dim3 grid, dim3 size, size_
     block = nullptr;
     current = nullptr;
   }
+}
+
+void LaunchKernel(const char* name, const void* kernel, dim3 grid, dim3 block,
+                  size_t dynamic_shared, RunThread run, const void* arguments, size_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(arguments);
+  DoOrRecord([=, kept = std::vector<std::byte>(first, first + bytes)] {
+    RunKernel(name, kernel, grid, block, dynamic_shared, run, kept.data());
+  });
 }
 
 bool ComesEarly() {
