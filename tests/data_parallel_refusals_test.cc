@@ -102,7 +102,7 @@ TEST_F(OnDevices, OnlyEmulatedOnesCanBeTakenAway) {
 // waits.
 TEST_F(OnDevices, ARankWithoutAWayToNcclsStoreIsNamed) {
   const auto without_files = [](AcceleratorOptions& options) {
-    options.timeout = std::chrono::seconds(10);
+    options.timeout = std::chrono::seconds(30);
     JoinJobOnce(options.environment, options.timeout);
     DescribeRankDevice(options.environment->rank);
     if (options.environment->rank != 1) return;

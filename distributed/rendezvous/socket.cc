@@ -275,6 +275,11 @@ Socket Connect(const std::string& host, int port, Deadline deadline,
   for (;;) {
     std::string problem;
     if (Socket socket = TryToConnect(host, port, deadline, problem)) return socket;
+    if (problem == std::strerror(EMFILE)) {
+      throw Error(absl::StatusCode::kUnavailable,
+                  AddressText(host, port) + ": no connection can be opened: " + problem,
+                  "let the process open more files (ulimit -n)");
+    }
     constexpr std::chrono::milliseconds kPause(50);
     if (Clock::now() + kPause >= deadline) {
       throw Error(absl::StatusCode::kUnavailable,

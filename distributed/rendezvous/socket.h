@@ -46,7 +46,8 @@ bool IsOnLoopback(const Socket& socket);      // true if other machines can't re
 // Tries each address of the host once. Returns none, and says why in `problem`, if nobody answers.
 Socket TryToConnect(const std::string& host, int port, Deadline deadline, std::string& problem);
 // Tries again until somebody listens there. Throws Unavailable with the last reason when the
-// deadline has passed. Calls `on_wait`, which may throw, between two tries.
+// deadline has passed, or at once if this process may open no more files. Calls `on_wait`, which
+// may throw, between two tries.
 Socket Connect(const std::string& host, int port, Deadline deadline,
                const std::function<void()>& on_wait = {});
 
