@@ -70,40 +70,39 @@ def lathe_cc_binary(name, deps = [], **kwargs):
         **kwargs
     )
 
-# Tests that mostly wait, and those that wait for more than half of their time.
-_WAITING = [
-    "apps/lathe/launch:launch_test",
-    "apps/testing:joining_faults_test",
-    "distributed/groups/nccl:nccl_emulated_test",
-    "distributed/groups/nccl:nccl_group_logic_test",
-    "distributed/groups:process_group_faults_test",
-    "distributed/job:silent_rank_test",
-    "distributed/launch:launch_signals_test",
-    "distributed/launch:launch_test",
-    "distributed/liveness:peer_watch_test",
-    "distributed/liveness:who_reports_test",
-    "distributed/rendezvous:store_connection_test",
-    "distributed:accelerator_faults_test",
-    "tests/hub:hub_hosts_test",
-    "tests/hub:hub_test",
-    "train:trainer_ranks_test",
-    "train:trainer_resume_anyway_test",
-]
-_OFTEN_WAITING = [
-    "apps/testing:checkpoint_faults_test",
-    "apps/testing:lone_work_faults_test",
-    "apps/testing:machine_faults_test",
-    "apps/testing:process_faults_test",
-    "apps/testing:two_machines_test",
-    "distributed/groups:machines_test",
-]
+# A busy test takes ten parts of the processor. tools/test.sh says how many parts all tests have at a time. These differ:
+_PARTS = {
+    # They mostly wait.
+    "apps/lathe/launch:launch_test": 1,
+    "apps/testing:joining_faults_test": 1,
+    "distributed/groups/nccl:nccl_emulated_test": 1,
+    "distributed/groups/nccl:nccl_group_logic_test": 1,
+    "distributed/groups:process_group_faults_test": 1,
+    "distributed/job:silent_rank_test": 1,
+    "distributed/launch:launch_signals_test": 1,
+    "distributed/launch:launch_test": 1,
+    "distributed/liveness:peer_watch_test": 1,
+    "distributed/liveness:who_reports_test": 1,
+    "distributed/rendezvous:store_connection_test": 1,
+    "distributed:accelerator_faults_test": 1,
+    "tests/hub:hub_hosts_test": 1,
+    "tests/hub:hub_test": 1,
+    "train:trainer_ranks_test": 1,
+    "train:trainer_resume_anyway_test": 1,
+    # This one waits for two thirds of its time, and is the longest.
+    "apps/testing:machine_faults_test": 3,
+    # They wait for more than half of their time.
+    "apps/testing:checkpoint_faults_test": 8,
+    "apps/testing:lone_work_faults_test": 8,
+    "apps/testing:process_faults_test": 8,
+    "apps/testing:two_machines_test": 8,
+    "distributed/groups:machines_test": 8,
+    # Up to 16 ranks must keep up with their links.
+    "distributed/groups:machines_network_test": 20,
+}
 
-# A busy test takes ten parts of the processor. tools/test.sh says how many parts all tests have at a time.
-_BUSY = "cpu:10"
-
-def _share(name):
-    label = native.package_name() + ":" + name
-    return "cpu:1" if label in _WAITING else "cpu:5" if label in _OFTEN_WAITING else _BUSY
+def _share(name = None):
+    return "cpu:%d" % _PARTS.get("%s:%s" % (native.package_name(), name), 10)
 
 def lathe_cc_test(name, deps = [], copts = [], tags = [], **kwargs):
     """A GoogleTest program with the library's main.
@@ -184,7 +183,7 @@ def lathe_level_tests(name, test):
         name = name + "_levels",
         srcs = [Label("//tests:with_isa.sh")],
         args = ["$(rootpath %s)" % test],
-        tags = [_BUSY],
+        tags = [_share()],
         data = [test],
     )
 
