@@ -70,7 +70,8 @@ def lathe_cc_binary(name, deps = [], **kwargs):
         **kwargs
     )
 
-# A busy test takes ten parts of the processor. tools/test.sh says how many parts all tests have at a time. These differ:
+# A program of tests takes ten parts of the processor, a script one. tools/test.sh says how many parts all have at a time.
+# These differ:
 _PARTS = {
     # They mostly wait.
     "apps/lathe/launch:launch_test": 1,

@@ -129,7 +129,8 @@ if [ -n "$sanitizers" ]; then
 fi
 
 # If a part does not build, it counts as one failed case, because the number of its cases is unknown.
-bazel build "${quiet[@]}" "${options[@]}" --keep_going //... || failed=$((failed + 1))
+jobs=100
+bazel build "${quiet[@]}" "${options[@]}" --keep_going //... || { failed=$((failed + 1)); jobs=2; }
 
 # Prints "PASSED FAILED SKIPPED", the cases in a test.xml, or in those of a test's shards. GoogleTest wrote it, or (after a
 # crash or a timeout) Bazel. Disabled cases are none of these.
@@ -148,13 +149,13 @@ count_cases() {
 
 # run_tests BAZEL_OPTION...: runs the tests of //... and counts them. Tests use all cores themselves, but many wait for
 # a timeout. A busy one takes ten parts (tools/lathe.bzl), so there are three at a time, and some that wait. This keeps two
-# cores busy if Bazel chooses among many tests, which --jobs allows. Some tests promise an end within seconds, which others
+# cores busy if Bazel chooses among many tests, which --jobs allows, unless something is left to compile. Some tests promise an end within seconds, which others
 # (or other users of the machine) can delay: up to five that fail run once more, alone, and are named if they pass then.
 # Results never come from the cache, which knows nothing of the files in the data folders.
 run_tests() {
   local label folder reports good bad idle again
   local run=(bazel test "${quiet[@]}" --keep_going --nocache_test_results "${options[@]}" "$@")
-  "${run[@]}" --jobs=100 --local_test_jobs=0 --local_cpu_resources=34 //... 2>&1 | tee "$log" || true
+  "${run[@]}" --jobs="$jobs" --local_test_jobs=0 --local_cpu_resources=34 //... 2>&1 | tee "$log" || true
   again=$(grep -oE '^//\S+ +(FAILED|TIMEOUT)' "$log" | cut -d ' ' -f 1 | sort -u) || true
   if [ -n "$again" ] && [ "$(wc -l <<<"$again")" -le 5 ]; then
     # shellcheck disable=SC2086

@@ -70,6 +70,7 @@ void Launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
     AllowSharedMemory(name, reinterpret_cast<const void*>(kernel), shared_bytes);
   }
   static_assert((std::is_trivially_copyable_v<Parameters> && ...));
+  static_assert(alignof(std::tuple<Parameters...>) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
   const std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
   emulator::LaunchKernel(name, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
                          RunThread<Parameters...>, &values, sizeof values);

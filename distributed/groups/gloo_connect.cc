@@ -87,16 +87,17 @@ class ConnectedPair : public tcp::Pair {
   }
 
   // Gloo's thread calls this again and again, at once, while another thread holds the lock, as when
-  // it sends. If that thread is not running, the calls would keep a core busy that it needs.
+  // it sends. If that thread is not running, the calls would keep a core busy that it needs. So
+  // this waits for 20 microseconds, and then sleeps for about 100.
   void handleEvents(int events) override {
-    constexpr int kSpins = 2000;  // about 20 microseconds
-    for (int i = 0; i < kSpins; ++i) {
+    const Deadline end = Clock::now() + std::chrono::microseconds(20);
+    do {
       if (m_.try_lock()) {
         m_.unlock();
         return tcp::Pair::handleEvents(events);
       }
       __builtin_ia32_pause();
-    }
+    } while (Clock::now() < end);
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 };

@@ -206,6 +206,13 @@ bool TransferAll(const Socket& socket, Byte* bytes, size_t size, short event, De
   return true;
 }
 
+// Returns true if this process may open no more files. Then names can't be resolved, either, and
+// what is said of them doesn't tell why.
+bool HasNoFileLeft() {
+  const Socket file(open("/", O_RDONLY | O_CLOEXEC));
+  return !file && errno == EMFILE;
+}
+
 }  // namespace
 
 Socket::~Socket() {
@@ -275,10 +282,11 @@ Socket Connect(const std::string& host, int port, Deadline deadline,
   for (;;) {
     std::string problem;
     if (Socket socket = TryToConnect(host, port, deadline, problem)) return socket;
-    if (problem == std::strerror(EMFILE)) {
+    if (HasNoFileLeft()) {
       throw Error(absl::StatusCode::kUnavailable,
-                  AddressText(host, port) + ": no connection can be opened: " + problem,
-                  "let the process open more files (ulimit -n)");
+                  AddressText(host, port) +
+                      ": no connection can be opened: " + std::strerror(EMFILE) + " (ulimit -n)",
+                  "let the process open more files");
     }
     constexpr std::chrono::milliseconds kPause(50);
     if (Clock::now() + kPause >= deadline) {

@@ -81,6 +81,26 @@ TEST(Store, AnotherJob) {
 
 // The server cuts off clients that send garbage or that ask before they greet. A client that stops
 // in the middle of its greeting does no harm.
+// It says so at once, also where the name of the server can't be resolved for this reason.
+TEST(Store, NoFileIsLeftForAConnection) {
+  rlimit usual;
+  getrlimit(RLIMIT_NOFILE, &usual);
+  for (const char* const host : {"127.0.0.1", "localhost"}) {
+    const rlimit none = {3, usual.rlim_max};  // files that are open already stay open
+    setrlimit(RLIMIT_NOFILE, &none);
+    const auto start = steady_clock::now();
+    std::string said;
+    try {
+      const Socket socket = Connect(host, 1, start + seconds(60));
+    } catch (const Error& e) {
+      said = e.message();
+    }
+    setrlimit(RLIMIT_NOFILE, &usual);
+    EXPECT_NE(said.find("Too many open files"), std::string::npos) << said;
+    EXPECT_LT(steady_clock::now() - start, kShort);
+  }
+}
+
 TEST(Store, StrangersDoNoHarm) {
   StoreServer server(kHost, 0, "job");
   Store store(kHost, server.port(), "job", seconds(5));

@@ -283,11 +283,11 @@ void RunKernel(const char* name, const void* kernel, dim3 grid, dim3 size, size_
   }
 }
 
-void LaunchKernel(const char* name, const void* kernel, dim3 grid, dim3 block,
-                  size_t dynamic_shared, RunThread run, const void* arguments, size_t bytes) {
+void LaunchKernel(const char* name, const void* kernel, dim3 grid, dim3 size, size_t dynamic_shared,
+                  RunThread run, const void* arguments, size_t bytes) {
   const auto* const first = static_cast<const std::byte*>(arguments);
   DoOrRecord([=, kept = std::vector<std::byte>(first, first + bytes)] {
-    RunKernel(name, kernel, grid, block, dynamic_shared, run, kept.data());
+    RunKernel(name, kernel, grid, size, dynamic_shared, run, kept.data());
   });
 }
 

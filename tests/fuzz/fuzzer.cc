@@ -22,12 +22,13 @@ class Folder {
  public:
   Folder() {
     // In memory if possible: a disk's file system may search long for a number for each new file.
+    constexpr uintmax_t kEnough = 32 << 20;
+    std::error_code error;
+    const auto memory = fs::space("/dev/shm", error);
     const char* const given = std::getenv("TEST_TMPDIR");
-    for (const char* const place : {"/dev/shm", given != nullptr ? given : "/tmp"}) {
-      path_ = std::string(place) + "/lathe_fuzz.XXXXXX";
-      if (mkdtemp(path_.data()) != nullptr) return;
-    }
-    throw FileError(path_, errno);
+    path_ = !error && memory.available > kEnough ? "/dev/shm" : given != nullptr ? given : "/tmp";
+    path_ += "/lathe_fuzz.XXXXXX";
+    if (mkdtemp(path_.data()) == nullptr) throw FileError(path_, errno);
   }
   ~Folder() {
     std::error_code ignored;
