@@ -19,7 +19,7 @@ temp=${TEST_TMPDIR:?}
 bundle=$temp/lathe-gpu
 programs=(--bin . --program apps/finetune/finetune --program apps/lathe/lathe --program core/optimizer_gpu_test)
 
-# pack FILE OPTION...: packs the programs as tools/bundle.sh does, but compresses little, which takes a quarter of the time.
+# pack FILE OPTION...: packs the programs as tools/bundle.sh does, but compresses little, which is faster.
 pack() {
   mkdir -p "$temp/faster"
   printf '#!/bin/sh\nexec %s -n -1 -c\n' "$(command -v gzip)" >"$temp/faster/gzip"

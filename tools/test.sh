@@ -149,9 +149,9 @@ count_cases() {
 
 # run_tests BAZEL_OPTION...: runs the tests of //... and counts them. Tests use all cores themselves, but many wait for
 # a timeout. A busy one takes ten parts (tools/lathe.bzl), so there are three at a time, and some that wait. This keeps two
-# cores busy if Bazel chooses among many tests, which --jobs allows, unless something is left to compile. Some tests promise an end within seconds, which others
-# (or other users of the machine) can delay: up to five that fail run once more, alone, and are named if they pass then.
-# Results never come from the cache, which knows nothing of the files in the data folders.
+# cores busy if Bazel chooses among many tests, which --jobs allows unless something is left to compile. Some tests promise
+# an end within seconds, which others (or other users of the machine) can delay: up to five that fail run once more, alone,
+# and are named if they pass then. Results never come from the cache, which knows nothing of the files in the data folders.
 run_tests() {
   local label folder reports good bad idle again
   local run=(bazel test "${quiet[@]}" --keep_going --nocache_test_results "${options[@]}" "$@")

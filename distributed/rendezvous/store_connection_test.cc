@@ -79,9 +79,7 @@ TEST(Store, AnotherJob) {
   Store(kHost, server.port(), "job", seconds(5)).Set("k", "v");
 }
 
-// The server cuts off clients that send garbage or that ask before they greet. A client that stops
-// in the middle of its greeting does no harm.
-// It says so at once, also where the name of the server can't be resolved for this reason.
+// A client says so at once, also where the name of the server can't be resolved for this reason.
 TEST(Store, NoFileIsLeftForAConnection) {
   rlimit usual;
   getrlimit(RLIMIT_NOFILE, &usual);
@@ -101,6 +99,8 @@ TEST(Store, NoFileIsLeftForAConnection) {
   }
 }
 
+// The server cuts off clients that send garbage or that ask before they greet. A client that stops
+// in the middle of its greeting does no harm.
 TEST(Store, StrangersDoNoHarm) {
   StoreServer server(kHost, 0, "job");
   Store store(kHost, server.port(), "job", seconds(5));
